@@ -133,8 +133,8 @@ FAULTS = (
         name="winning-added-files-ignored",
         breaks="rows that landed meanwhile and match the condition are not deleted, or are inserted twice",
         file=_CONFLICTS,
-        old="    check_added_files(attempt, winner)\n",
-        new="",
+        old="    how = check_added_files(attempt, winner)\n",
+        new="    how = How.NO_DATA\n",
         tests=(REFINEMENTS,),
     ),
     Fault(

@@ -232,8 +232,9 @@ class Details:
     `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
     that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `partitions`: the change by
     partition, of a dry run. `findings`: the `erasure.report.Findings` of a verification. `erasure`: the steps of an
-    erasure, the objects that have to wait, and the lists of deleted objects. `lineage` is None if the job knows none,
-    or if it is too long.
+    erasure, the objects that have to wait, and the lists of deleted objects. `met`: the other commits that the work
+    met, and how each was resolved, in the form of `engine.commit.content.met`; None without any. `lineage` is None if
+    the job knows none, or if it is too long.
     """
 
     arguments_changed: bool = False
@@ -245,6 +246,7 @@ class Details:
     partitions: list[dict[str, Any]] = field(default_factory=list)
     findings: dict[str, Any] | None = None
     erasure: dict[str, Any] | None = None
+    met: dict[str, Any] | None = None
     lineage: Lineage | None = None
 
 

@@ -164,6 +164,8 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
         xcom["expectations"] = expectations
     if result.details.partitions:
         xcom["partitions"] = result.details.partitions
+    if result.details.met is not None:
+        xcom["met"] = result.details.met
     if result.at_or_before is not None:
         xcom["at_or_before"] = result.at_or_before
     if result.details.staged is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from airflow_txlog.engine.commit.transaction import CommitOutcome, Transaction
+from airflow_txlog.engine.commit.loop import CommitOutcome
+from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 

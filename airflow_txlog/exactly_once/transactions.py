@@ -21,6 +21,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.contract.operations import Publish
 from airflow_txlog.engine import DeltaTable
+from airflow_txlog.engine.commit.content.met import How, Meeting, meetings_of, operation_name
 from airflow_txlog.engine.log.actions import Commit, decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -108,6 +109,9 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
     info: dict[str, Any] = {} if commit is None else commit.info or {}
     if wanted.check_digest:
         _check_digest(snapshot, spec, wanted, commit, info)
+    done = Meeting(
+        version=None if commit is None else commit.version, how=How.ALREADY_DONE, operation=operation_name(info)
+    )
     return JobResult(
         status="already_done",
         operation=spec.operation.name,
@@ -116,7 +120,7 @@ def done_in(store: Store, snapshot: Snapshot, spec: JobSpec, clock: Clock = SYST
         at_or_before=snapshot.version if commit is None else None,
         read_version=info.get("readVersion"),
         metrics=_metrics(info),
-        details=Details(arguments_changed=_has_other_arguments(spec, info)),
+        details=Details(arguments_changed=_has_other_arguments(spec, info), met=meetings_of(info).and_(done).as_json()),
     )
 
 

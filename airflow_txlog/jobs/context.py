@@ -21,6 +21,7 @@ from airflow_txlog.contract.operations.changes import SourceRange
 from airflow_txlog.datafiles.parquet.judging import Judged
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
+from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.transactions import Seal, folder_named, seal_of, work_folder
 from airflow_txlog.storage import Store
@@ -120,6 +121,8 @@ class LogContext:
     """The tables that sources read at a version that they name, each with its snapshot."""
     lineage: Lineage = field(default_factory=Lineage)
     """Facts about the data that the job has found."""
+    met: Meetings = NONE_MET
+    """The other commits that the job's commits have met."""
     around: Callable[[Plan], Plan] | None = None
     """Returns the plan of an attempt that also does what the job adds to each: to check, and to commit."""
     saved_files: tuple[str, ...] = ()
@@ -192,7 +195,9 @@ class LogContext:
             files=dict(files or {}),
             steps=self.times.as_json(),
             attempts=attempts,
-            details=Details(lineage=self.lineage if is_short and self.lineage != Lineage() else None),
+            details=Details(
+                met=self.met.as_json(), lineage=self.lineage if is_short and self.lineage != Lineage() else None
+            ),
         )
 
     def step_ms(self, name: str) -> int:

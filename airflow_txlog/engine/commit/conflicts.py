@@ -1,12 +1,12 @@
 """The conflict rules: whether a commit that landed first forbids ours. Pure functions in the protocol's order.
 
-`check_winner` applies every rule to one winner. Callers pass winners in ascending version, each with the attempt
-rebased over the previous one. Nothing here reads a store.
+`check_winner` applies every rule to one winner, and records why it does not forbid ours. Callers pass winners in
+ascending version, each with the attempt rebased over the previous one. Nothing here reads a store.
 
 Two kinds of commit are allowed that the reference implementation refuses; both are proved, never assumed:
 
 * Proved disjoint: partition values or defended statistics of an added file prove that it holds no row that this
-  transaction would have read (`_added_file_may_matter`).
+  transaction would have read (`_added_file_excluded`).
 * Harmless compaction: the winner only moved rows, all from files that this transaction read without a match
   (`is_harmless_compaction`).
 
@@ -23,12 +23,13 @@ import msgspec
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN, Attempt, IsolationLevel
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN, clustering_columns, without_bounds
 from airflow_txlog.engine.commit.content.info import after_winner
+from airflow_txlog.engine.commit.content.met import How, Meeting, operation_name
 from airflow_txlog.engine.commit.content.row_tracking import high_water_mark, number_rows
 from airflow_txlog.engine.commit.content.validation import check_paths_against_winner
 from airflow_txlog.engine.commit.content.watermarks import WATERMARKS
 from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Protocol, Remove
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.predicate import may_hold_match
+from airflow_txlog.engine.table.predicate import FileQuestion
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.features import (
     HARMLESS_FEATURES,
@@ -53,7 +54,7 @@ from airflow_txlog.errors import (
 
 
 def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
-    """Return the attempt as it must read to follow `winner`.
+    """Return the attempt as it must read to follow `winner`, with the reason (`How`) in `Attempt.met`.
 
     Raises the CommitConflict of the first rule that forbids it, UnsupportedFeature for a protocol that this engine
     cannot write, TableReplaced for a commit of another table, DuplicateActions for a file that both add.
@@ -68,12 +69,23 @@ def check_winner(attempt: Attempt, winner: Commit) -> Attempt:
     if is_harmless_compaction(attempt, winner):
         check_deleted_against_deleted(attempt, winner)
         check_paths_against_winner(attempt, winner)
-        return rebase(after_harmless_compaction(attempt, winner), winner)
-    check_added_files(attempt, winner)
+        return _having_met(rebase(after_harmless_compaction(attempt, winner), winner), winner, How.MOVED_ROWS_ONLY)
+    how = check_added_files(attempt, winner)
     check_deleted_against_read(attempt, winner)
     check_deleted_against_deleted(attempt, winner)
     check_paths_against_winner(attempt, winner)
-    return rebase(attempt, winner)
+    return _having_met(rebase(attempt, winner), winner, how)
+
+
+def _having_met(attempt: Attempt, winner: Commit, how: How) -> Attempt:
+    met = Meeting(
+        version=winner.version,
+        how=how,
+        operation=operation_name(winner.info),
+        added_files=len(winner.adds),
+        removed_files=len(winner.removes),
+    )
+    return replace(attempt, met=attempt.met.and_(met))
 
 
 def check_domains(attempt: Attempt, winner: Commit) -> None:
@@ -111,46 +123,56 @@ def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
         raise conflict(MetadataChanged, attempt, winner, what, domain=CLUSTERING_DOMAIN)
 
 
-def check_added_files(attempt: Attempt, winner: Commit) -> None:
-    """Raise ConcurrentAppend if the winner added rows that this transaction would have read.
+def check_added_files(attempt: Attempt, winner: Commit) -> How:
+    """Return why the winner added no row that this transaction would have read. Raises ConcurrentAppend if it may have.
 
     At WriteSerializable a blind append of the winner is ordered after us, unless we change the metadata.
     """
-    if attempt.is_blind_append or attempt.isolation is IsolationLevel.SNAPSHOT:
-        return
+    if not (winner.adds or winner.removes):
+        return How.NO_DATA
+    if attempt.is_blind_append:
+        return How.READ_NOTHING
+    if not winner.adds or attempt.isolation is IsolationLevel.SNAPSHOT:
+        return How.DISJOINT_FILES
     ordered_after_us = (
         attempt.isolation is IsolationLevel.WRITE_SERIALIZABLE
         and (winner.info or {}).get("isBlindAppend") is True
         and attempt.new_metadata is None
     )
     if ordered_after_us:
-        return
+        return How.BLIND_APPEND
     removed = {attempt.canonical(remove) for remove in winner.removes}
+    found: set[How] = set()
     for add in winner.adds:
-        if _added_file_may_matter(attempt, add):
+        excluded = _added_file_excluded(attempt, add)
+        if excluded is None:
             # A commit that removes and adds the same file changes its deleted rows.
             did = "deleted other rows of" if attempt.canonical(add) in removed else "added"
             what = f"{did} {file_text(attempt, add)}, which may hold rows that this transaction read"
             hint, facts = _partition_hint(attempt), file_facts(attempt, add)
             raise conflict(ConcurrentAppend, attempt, winner, what, hint, **facts)
+        found.add(excluded)
+    # The weakest of the proofs.
+    return How.EXCLUDED_BY_STATISTICS if How.EXCLUDED_BY_STATISTICS in found else found.pop()
 
 
-def _added_file_may_matter(attempt: Attempt, add: Add) -> bool:
+def _added_file_excluded(attempt: Attempt, add: Add) -> How | None:
+    """Return what proves that the file has no row that this transaction would have read; None if nothing does."""
     reads = attempt.reads
     if reads.whole_table:
-        return True
+        return None
     if not reads.predicates:
         # Nothing was registered, so nothing can be proved. The reference implementation then compares partitions only,
         # of which an unpartitioned table has one.
-        return not attempt.partition_columns
-    file = adds_to_table([add])
+        return How.DISJOINT_FILES if attempt.partition_columns else None
+    file, by_statistics = adds_to_table([add]), False
     for predicate in reads.predicates:
-        answer = may_hold_match(
-            predicate, file, attempt.schema, list(attempt.partition_columns), trust_statistics=attempt.trust_statistics
-        )
-        if answer[0].as_py():
-            return True
-    return False
+        question = FileQuestion(predicate, attempt.schema, attempt.partition_columns, attempt.trust_statistics)
+        if question.by_partitions(file)[0].as_py():
+            if not question.columns or question.by_statistics(file)[0].as_py():
+                return None
+            by_statistics = True
+    return How.EXCLUDED_BY_STATISTICS if by_statistics else How.DISJOINT_PARTITIONS
 
 
 def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:

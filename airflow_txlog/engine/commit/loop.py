@@ -25,6 +25,7 @@ from typing import Any
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt, Guard
+from airflow_txlog.engine.commit.content.met import NONE_MET, How, Meeting, Meetings
 from airflow_txlog.engine.commit.writers import commit_turn
 from airflow_txlog.engine.log.actions import Commit, decode_commit, encode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -65,6 +66,20 @@ class CommitPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOutcome:
+    """The result of `Transaction.commit`."""
+
+    version: int
+    """The version that holds the commit; the read version if there was nothing to record."""
+    committed: bool
+    attempts: int = 0
+    rebased_over: list[int] = field(default_factory=list)
+    """Versions that landed between the read version and this commit, and did not conflict."""
+    met: Meetings = NONE_MET
+    """Why they did not, and what the job had met before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
     """A commit that is in the log."""
 
@@ -78,6 +93,18 @@ class Landed:
     """Versions of other writers that landed between the read version and this one."""
     contents: Mapping[FileInfo, bytes] = field(default_factory=dict)
     """Their bytes, if the store proves them: the next refresh need not read them."""
+    was_unanswered: bool = False
+    """Whether only reading back its bytes has shown that it landed."""
+
+    @property
+    def outcome(self) -> CommitOutcome:
+        """What the transaction returns. The bytes of the commit cannot hold how they landed, but this can."""
+        met, name = self.attempt.met, self.attempt.operation
+        if self.was_unanswered:
+            met = met.and_(Meeting(version=self.version, how=How.FOUND_COMMITTED, operation=name))
+        return CommitOutcome(
+            version=self.version, committed=True, attempts=self.attempts, rebased_over=self.rebased_over, met=met
+        )
 
 
 CommitInfo = Callable[[Attempt, str], dict[str, Any]]
@@ -94,6 +121,7 @@ class _Course:
     guard: Guard | None
     rebased_over: list[int] = field(default_factory=list)
     contents: dict[FileInfo, bytes] = field(default_factory=dict)
+    was_unanswered: bool = False
 
     @property
     def next_version(self) -> int:
@@ -196,6 +224,7 @@ def commit(
                     rebased_over=course.rebased_over,
                     contents=course.contents,
                     own=own_commit(store, version, data),
+                    was_unanswered=course.was_unanswered,
                 )
             # The first loss is answered at once; a crowd is spread out.
             if number > 1:
@@ -318,6 +347,7 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
         # A refused put is not repeated: reading it back may last until the store's own deadline.
         outcome, found = _read_back(store if failure is not None and is_refused else once, path, data)
         if outcome is _Put.OURS:
+            course.was_unanswered = True
             return None
         if outcome is _Put.ANOTHERS:
             return found

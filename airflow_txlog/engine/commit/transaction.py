@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from airflow_txlog.engine.commit.content.attempt import (
 )
 from airflow_txlog.engine.commit.content.clustering import check_clustered_files, clustering_columns
 from airflow_txlog.engine.commit.content.info import commit_info, with_in_commit_timestamp
+from airflow_txlog.engine.commit.content.met import NONE_MET
 from airflow_txlog.engine.commit.content.metadata import (
     check_reserved_names,
     check_rows_are_none,
@@ -41,7 +42,7 @@ from airflow_txlog.engine.commit.content.validation import (
     check_paths_are_free,
     validate,
 )
-from airflow_txlog.engine.commit.loop import CommitPolicy, Landed, commit
+from airflow_txlog.engine.commit.loop import CommitOutcome, CommitPolicy, Landed, commit
 from airflow_txlog.engine.log.actions import Add, Cdc, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
 from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
@@ -62,18 +63,6 @@ from airflow_txlog.storage.base import Store
 _LOOKED_UP_ONE_BY_ONE = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOutcome:
-    """The result of `commit`."""
-
-    version: int
-    """The version that holds the commit; the read version if there was nothing to record."""
-    committed: bool
-    attempts: int = 0
-    rebased_over: list[int] = field(default_factory=list)
-    """Versions that landed between the read version and this commit, and did not conflict."""
-
-
 class Transaction:
     """Reads and changes on top of `snapshot`, None for a table that does not exist yet. Made by `Table.begin`."""
 
@@ -89,6 +78,8 @@ class Transaction:
         self.snapshot = snapshot
         self.outcome: CommitOutcome | None = None
         self.guard: Guard | None = None
+        self.met = NONE_MET
+        """What the job has met before, which the commit records with what it meets itself."""
         self._store = store
         self._clock = clock
         self._policy = policy or CommitPolicy()
@@ -319,9 +310,7 @@ class Transaction:
             policy=self._policy,
             guard=self.guard,
         )
-        self.outcome = CommitOutcome(
-            version=landed.version, committed=True, attempts=landed.attempts, rebased_over=landed.rebased_over
-        )
+        self.outcome = landed.outcome
         if self._on_committed is not None:
             self._on_committed(self.snapshot, landed)
         return landed.version
@@ -389,6 +378,7 @@ class Transaction:
             trust_statistics=self.snapshot is None or self.snapshot.table_properties.trust_statistics,
             prepared_ms=self._clock.now_ms(),
             keeps_row_ids=self._keeps_row_ids,
+            met=self.met,
         )
         unlevelled = with_in_commit_timestamp(unlevelled, self.snapshot)
         unlevelled = with_row_ids(unlevelled, self.snapshot)

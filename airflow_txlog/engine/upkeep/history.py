@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from airflow_txlog.engine.commit.content.met import meetings_of
 from airflow_txlog.engine.log.actions import decode_commit_info
 from airflow_txlog.engine.log.segment import warn_once
 from airflow_txlog.engine.table.schema.properties import TableProperties
@@ -20,9 +21,10 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
     """Return the commits that the log still holds, newest first, at most `limit`.
 
     Each is its commitInfo as written (operation, operationParameters, operationMetrics, …; other engines may write
-    anything) with `version`, and with `timestamp` in milliseconds since the epoch: the time that time travel uses. If
-    the table's metadata cannot be read, it is the time of the commit's file, and a warning is logged. Raises
-    TableNotFound, CorruptCommit.
+    anything) with `version`, with `met` (the other commits that it met, in the form of `commit.content.met`; None
+    without any), and with `timestamp` in milliseconds since the epoch: the time that time travel uses. If the table's
+    metadata cannot be read, it is the time of the commit's file, and a warning is logged. Raises TableNotFound,
+    CorruptCommit.
     """
     commits = list_commits(store)
     if not commits:
@@ -37,6 +39,7 @@ def history(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
     return [
         {
             **info,
+            "met": meetings_of(info).as_json(),
             "version": listed.version,
             "timestamp": listed.file_time_ms
             if (own := in_commit_ms(properties, listed.version, info)) is None

@@ -97,6 +97,7 @@ def _published(context: LogContext, id: str, digest: str) -> JobResult:
             raise type(error)(message, **(error.facts | {"retryable": False})) from error
         return done
     assert tx.outcome is not None
+    context.met = tx.outcome.met
     if tx.outcome.rebased_over:
         context.log(f"rebased over {plural(len(tx.outcome.rebased_over), 'commit')} without a conflict")
     return context.result(

@@ -10,10 +10,9 @@ Source: docs/decisions/retries.md; soundness A10, A11, A17, B5; delta-spark, Del
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +22,15 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
+from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.commit.content.met import How, Meeting, operation_name
 from airflow_txlog.engine.log.actions import Add, Cdc
 from airflow_txlog.engine.table.schema.properties import SERIALIZABLE
 from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from
 from airflow_txlog.errors import (
     AppendOnlyViolation,
     CommitConflict,
     CommitContention,
-    ConcurrentDeleteRead,
-    CorruptTable,
     DuplicateActions,
     InvalidInput,
     JobError,
@@ -41,6 +38,7 @@ from airflow_txlog.errors import (
     OutsideTable,
     TableAlreadyExists,
     TableNotFound,
+    TxlogError,
     UnsupportedFeature,
     UnsupportedStore,
     VersionNotFound,
@@ -49,10 +47,11 @@ from airflow_txlog.exactly_once.transactions import Seal, done_in, earlier_run
 from airflow_txlog.jobs.context import LogContext, Plan
 from airflow_txlog.jobs.files.staged import check_not_swept, unstage
 from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, forget_first_version, landed_since
+from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.resume.missing_files import missing_files_are_conflicts
 from airflow_txlog.jobs.resume.unpublished import longest_wait_ms, prepared, seal_to_wait, stage, staged_before
 
 if TYPE_CHECKING:
-    from airflow_txlog.jobs.resume.memory import Memory
     from airflow_txlog.jobs.resume.saved_work import SavedWork
 
 FIRST_PAUSE_S = 0.1
@@ -134,7 +133,8 @@ def run_attempts(
     from its first try is planned on the version that this try met, and any conflict ends it for good. Raises the last
     conflict when the time is over, and every other error at once.
     """
-    attempts = _Attempts(context, plan if context.around is None else context.around(plan), begin_absent, clock)
+    planned = plan if context.around is None else context.around(plan)
+    attempts = _Attempts(context, planned, begin_absent, clock, Memory() if memory is None else memory)
     try:
         result = attempts.run()
     except BaseException:
@@ -155,8 +155,13 @@ def run_attempts(
 
 
 class _Attempts:
-    def __init__(self, context: LogContext, plan: Plan, begin_absent: BeginAbsent | None, clock: Clock) -> None:
+    def __init__(
+        self, context: LogContext, plan: Plan, begin_absent: BeginAbsent | None, clock: Clock, memory: Memory
+    ) -> None:
         self._context = context
+        self._memory = memory
+        # A job may commit in several parts.
+        self._met_before = context.met
         self._plan = plan
         self._begin_absent = begin_absent
         self._clock = clock
@@ -190,12 +195,13 @@ class _Attempts:
                 context.log(
                     f"attempt {number} lost: {type(error).__name__}: {error} Planning again in {pause_s:.1f} s."
                 )
+                self._memory.lost(self._lost_to(error))
                 clock.sleep(pause_s)
                 number += 1
 
     def _round(self, number: int) -> JobResult:
         context = self._context
-        with self._missing_files_are_conflicts():
+        with missing_files_are_conflicts(context.tables_read):
             tx = self._begin()
             done = self._done(tx)
             if done is not None:
@@ -205,6 +211,7 @@ class _Attempts:
             if tx.snapshot is not None:
                 context.tables_read.append((self._table, tx.snapshot))
             change = self._plan(tx)
+        self._memory.settle()
         if change.all_staged and change.report is None:
             check_not_swept(self._table.store, change.all_staged)
         if self._seal is not None:
@@ -221,6 +228,7 @@ class _Attempts:
             )
             details = replace(result.details, dry_run=True, partitions=list(map(dict, change.report)))
             return replace(result, details=details)
+        tx.met = self._memory.met
         with context.step("commit"):
             is_committed = self._commit(tx, change)
         if tx.outcome is not None and tx.outcome.rebased_over:
@@ -229,6 +237,7 @@ class _Attempts:
 
     def _result(self, tx: Transaction, change: Change, number: int, *, is_committed: bool) -> JobResult:
         version = None if tx.outcome is None else tx.outcome.version
+        self._context.met = self._met_before.followed_by(self._memory.met if tx.outcome is None else tx.outcome.met)
         return self._context.result(
             is_committed=is_committed,
             version=version if is_committed else tx.read_version,
@@ -238,18 +247,14 @@ class _Attempts:
             attempts=number,
         )
 
-    @contextlib.contextmanager
-    def _missing_files_are_conflicts(self) -> Iterator[None]:
-        """Inside the block, a file that another commit has removed raises ConcurrentDeleteRead."""
-        read = self._context.tables_read
-        read.clear()
-        try:
-            yield
-        except CorruptTable as error:
-            conflict = _removed_meanwhile(error, read)
-            if conflict is None:
-                raise
-            raise conflict from error
+    def _lost_to(self, error: TxlogError) -> Meeting:
+        is_here = error.facts.get("table") == self._context.root
+        return Meeting(
+            version=error.facts.get("winning_version") if is_here else None,
+            how=How.REDONE,
+            operation=operation_name({"operation": error.facts.get("winning_operation")}),
+            conflict=type(error).__name__,
+        )
 
     def _begin(self) -> Transaction:
         with self._context.step("open"):
@@ -412,24 +417,6 @@ def check_may_remove_rows(snapshot: Snapshot, operation: str) -> None:
 def predicate_parameter(texts: Sequence[str]) -> str:
     """Return conditions as operationParameters have them, a JSON array. Parameters stay names, never values."""
     return json.dumps(list(texts), ensure_ascii=False)
-
-
-def _removed_meanwhile(error: CorruptTable, read: Iterable[tuple[DeltaTable, Snapshot]]) -> ConcurrentDeleteRead | None:
-    """Return the conflict that explains a missing file, if a table in `read` no longer names it."""
-    for table, snapshot in read:
-        if not is_missing_from(snapshot, error):
-            continue
-        newest = table.snapshot()
-        if not is_missing_from(newest, error):
-            return ConcurrentDeleteRead(
-                f"{error.path} of {table.uri} was planned to be read at version "
-                f"{snapshot.version} and is not there; version {newest.version} names it no longer, so it was removed "
-                "and a VACUUM has deleted it. Nothing was committed: read the table again and repeat the operation.",
-                table=table.uri,
-                read_version=snapshot.version,
-                path=error.path,
-            )
-    return None
 
 
 def _cdc(file: StagedFile) -> Cdc:

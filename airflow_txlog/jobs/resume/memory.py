@@ -18,6 +18,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import files_text
@@ -27,6 +28,7 @@ from airflow_txlog.datafiles.parquet.judging import Judged, together
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustering_columns
+from airflow_txlog.engine.commit.content.met import NONE_MET, How, Meeting, Meetings
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.features import HARMLESS_FEATURES, reader_features, writer_features
 from airflow_txlog.engine.table.schema.identities import without_marks
@@ -120,6 +122,51 @@ class Memory:
     """
     parts: list[StagedFile] = field(default_factory=list)
     """Files of segments that this attempt commits joined into one. Another attempt may join others."""
+    met: Meetings = NONE_MET
+    """What the attempts and tries so far have met, and how much of their work was kept."""
+    num_recalled: int = 0
+    """The files that this attempt did not have to scan again."""
+    num_scanned: int = 0
+    _lost_to: Meeting | None = None
+    _staged_before: frozenset[str] = frozenset()
+
+    def lost(self, to: Meeting) -> None:
+        """Remember what ended an attempt or a try. `settle` adds how much of the work the next one keeps."""
+        if self._lost_to is not None:
+            self.met = self.met.and_(self._lost_to)
+        self._lost_to = to
+        self._staged_before = frozenset(file.path for _, file in self._parts())
+        self.num_recalled = self.num_scanned = 0
+
+    def settle(self) -> None:
+        """Add what was lost last to `met`, with what is kept of the work before and what was done again since."""
+        if self._lost_to is None:
+            return
+        held = self._parts()
+        kept = [file for _, file in held if file.path in self._staged_before]
+        new = [(kind, file) for kind, file in held if file.path not in self._staged_before]
+        # Vectors that grew hide other rows of the very files that the winner changed.
+        is_of_vectors = bool(new) and all(kind == VECTORS for kind, _ in new) and not self.num_scanned
+        is_disjoint = self._lost_to.how == How.REDONE and is_of_vectors
+        self.met = self.met.and_(
+            msgspec.structs.replace(
+                self._lost_to,
+                how=How.DISJOINT_ROWS if is_disjoint else self._lost_to.how,
+                kept_files=len(kept),
+                kept_rows=sum(file.num_records for file in kept),
+                kept_bytes=sum(file.size_bytes for file in kept),
+                kept_scans=self.num_recalled,
+                redone_files=len(new),
+                redone_rows=sum(file.num_records for _, file in new),
+                redone_bytes=sum(file.size_bytes for _, file in new),
+                redone_scans=self.num_scanned,
+            )
+        )
+        self._lost_to = None
+
+    def _parts(self) -> list[tuple[str, StagedFile]]:
+        """Return the files of all segments, each with its kind, and the parts of a joined file in place of it."""
+        return [(segment.kind, file) for segment in self.segments if segment.kind != JOINED for file in segment.files]
 
     def begin(self, rules: TableRules) -> bool:
         """Start an attempt under these rules; return whether the memory holds, else forget it (soundness A18)."""

@@ -32,6 +32,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.output import has_digest
 from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.engine.commit.content.met import How, Meeting, Meetings
 from airflow_txlog.errors import CorruptDeletionVector, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext, SavedInputs
 from airflow_txlog.jobs.files.staged import confined, may_be_swept
@@ -40,7 +41,7 @@ from airflow_txlog.jobs.sql.current_time import CurrentTime, fix_current_time
 from airflow_txlog.storage.base import FileInfo
 from airflow_txlog.storage.limits import LOG_FILE
 
-_FORMAT = 8
+_FORMAT = 9
 # memory-<job id>-<number>-<size>-<digest>-<signature>.arrow; all but the signature is signed.
 _NAME = re.compile(r"(memory-[0-9a-f]+-\d+-(\d{1,18})-([0-9a-f]{64}))-([0-9a-f]{64})\.arrow")
 _KIND = "memory"
@@ -88,6 +89,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rules: TableRules | None
     segments: list[Segment]
     dropped: list[StagedFile]
+    met: Meetings
 
 
 class SavedWork:
@@ -128,6 +130,8 @@ class SavedWork:
             self.is_published = True
             self._is_at(path)
             self._context.log(_resuming(found))
+            if not self._context.is_continued:
+                found.memory.lost(Meeting(how=How.RESUMED))
             return found.memory
         self._log_lost()
         return Memory()
@@ -162,6 +166,7 @@ class SavedWork:
         seal = self._seal
         if seal is None or self._context.saved_inputs.reads_target or self._context.is_dry_run:
             return
+        memory.settle()
         data = encode(memory, self._identity(), self._context.saved_inputs, self._context.current_time.saved)
         if len(data) > LOG_FILE.allowed:
             self._context.log(
@@ -308,6 +313,7 @@ def encode(memory: Memory, identity: Identity, inputs: SavedInputs, clocks: dict
         rules=memory.rules,
         segments=list(memory.segments),
         dropped=list(memory.dropped),
+        met=memory.met,
     )
     text = msgspec.json.encode(header, order="deterministic")
     schema = _SCANS.with_metadata({_HEADER: text})
@@ -343,6 +349,7 @@ def memory_of(header: Header, table: pa.Table) -> Memory:
         rules=header.rules,
         segments=[replace(segment, files=tuple(map(confined, segment.files))) for segment in header.segments],
         dropped=[confined(file) for file in header.dropped],
+        met=header.met,
     )
     for batch in table.to_batches(max_chunksize=_SCANS_AT_ONCE):
         for file in batch.to_pylist():

@@ -142,6 +142,7 @@ class RowAttempts(Generic[P]):
                 unknown.append(number)
             elif rows is not NOTHING:
                 matches[number] = rows
+        memory.num_recalled, memory.num_scanned = plan.num_files - len(unknown), len(unknown)
         if len(unknown) < plan.num_files:
             context.log(f"{plural(plan.num_files - len(unknown), 'file')} remembered, {len(unknown)} to look at")
         if unknown:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit.content.met import How, Meeting
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -85,10 +86,14 @@ def paths(table: Table) -> list[str]:
 @pytest.mark.parametrize("fault", [lands_but_answers_lost, lands_but_raises])
 def test_lost_response_is_not_committed_twice(table: Table, store: FaultyStore, fault: Any) -> None:
     store.script = [fault]
-    assert append(table) == 1
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "1"}, size=1)
+    assert tx.commit("WRITE", {"mode": "Append"}) == 1
     assert len(store.puts) == 1
     assert paths(table) == ["a"]
     assert table.snapshot().version == 1
+    assert tx.outcome is not None
+    assert tx.outcome.met.last == (Meeting(version=1, how=How.FOUND_COMMITTED, operation="WRITE"),)
 
 
 def test_a_put_that_never_landed_is_repeated_with_the_same_bytes_at_the_same_version(

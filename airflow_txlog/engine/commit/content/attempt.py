@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from typing import Protocol as Interface
 
+from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings
 from airflow_txlog.engine.log.actions import (
     Action,
     Add,
@@ -194,6 +195,8 @@ class Attempt:
     """Whether rows that were moved to new files carry their ids along, in the materialized columns."""
     in_commit_timestamp_ms: int | None = None
     """The timestamp to write; None if the table has no in-commit timestamps."""
+    met: Meetings = NONE_MET
+    """The commits over which it was rebased, after those that its job met before."""
 
     @property
     def resulting_protocol(self) -> Protocol | None:

@@ -52,7 +52,7 @@ def commit_info(
     info["operationMetrics"] = _texts(metrics)
     if user_metadata is not None:
         info["userMetadata"] = user_metadata
-    all_tags = {**(tags or {}), **preserved_tags(attempt), **_identity_tags(attempt)}
+    all_tags = {**(tags or {}), **preserved_tags(attempt), **_identity_tags(attempt), **attempt.met.tags()}
     if all_tags:
         info["tags"] = all_tags
     info["engineInfo"] = ENGINE_INFO
