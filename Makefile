@@ -21,7 +21,7 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long fuzz histories mutants lint bench lock audit check-install clean
+.PHONY: help venv demo test test-long fuzz histories mutants lint bench lock audit check-install package workflows compatibility clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -64,6 +64,15 @@ audit: ## look constraints.txt up among known vulnerabilities, over the network;
 
 check-install: ## do what the README tells a user to: install by its command in a fresh environment, run its DAG; over the network
 	@tools/check_install.sh
+
+package: venv ## build wheel, source distribution and SBOM into dist, and check them; over the network
+	@$(PYTHON) tools/package.py build
+
+workflows: venv ## check the hosted workflows with actionlint and zizmor; over the network, needs Go
+	@$(PYTHON) tools/package.py check-workflows
+
+compatibility: venv ## run the package with other versions of Airflow, Python, Spark and pyarrow, and write docs/support.md; ONLY="airflow-3.0"
+	@$(WITH_JAVA) $(PYTHON) tools/compatibility.py $(ONLY)
 
 clean: ## delete what the other commands made, .venv included
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

