@@ -156,7 +156,7 @@ def read_lines() -> dict[Combination, str]:
 
 def write_lines(results: dict[Combination, str]) -> None:
     """Write the table, with today's day at the new results."""
-    today = dt.date.today().isoformat()  # noqa: TID251
+    today = dt.date.today().isoformat()
     lines = ""
     for each in COMBINATIONS:
         found = results.get(each, "not run | ")
