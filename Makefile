@@ -21,7 +21,7 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long fuzz histories mutants lint bench lock audit check-install package workflows compatibility clean
+.PHONY: help venv demo test test-long fuzz histories mutants lint docs docs-serve bench lock audit check-install package workflows compatibility clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -51,6 +51,18 @@ lint: venv ## ruff check, ruff format --check, mypy --strict
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy airflow_txlog
+
+# MkDocs prints a notice of its vendor otherwise.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .venv/site/bin/python -m mkdocs
+
+docs: venv ## build the documentation site in build/site; a warning is an error
+	@tools/ensure_docs.sh
+	@$(MKDOCS) build --quiet
+	@echo "docs: build/site/index.html"
+
+docs-serve: venv ## serve the documentation site at http://127.0.0.1:8000, and build it again when a page changes
+	@tools/ensure_docs.sh
+	@$(MKDOCS) serve --watch tools/site_hooks.py
 
 bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete merge" SCALE=0.1 ROUNDS=5 WORKERS=2
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_tpchgen.sh; tools/with_stores.sh --only s3 $(PYTHON) -m tests.benchmarks $(if $(CASES),--cases $(CASES)) $(if $(SCALE),--scale $(SCALE)) \

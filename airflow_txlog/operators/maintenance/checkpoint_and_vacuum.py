@@ -36,8 +36,8 @@ class VacuumOperator(TxlogOperator):
     :param mode: "full" lists every file of the table. "lite" lists no files and deletes the files that the log has
         removed since the last vacuum. This is fast, but never finds files of killed tasks. It raises CannotVacuumLite
         if the log no longer reaches back to that vacuum.
-    :param inventory: a Parquet or CSV file (path or URI, templated) with path, modificationTime, size and isDir that
-        replaces the listing. Its files are checked before they are deleted.
+    :param inventory: the path or the URI of a Parquet or CSV file with path, modificationTime, size and isDir that
+        replaces the listing. Its files are checked before they are deleted. (templated)
     :param include_foreign: also delete unrelated files if the table was created in a folder with other files
         (`allow_non_empty`). Without it a full vacuum of such a table raises FolderNotEmpty.
     :param parallelism: the number of files that are deleted at once.

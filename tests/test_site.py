@@ -1,0 +1,114 @@
+"""The documentation site: each page is in the nav, each parameter in a table, and `make docs` has no warning."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_txlog import operators
+from tests.helpers.paths import ROOT
+from tools import parameters, site_hooks
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without the objects that it names."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+
+CONFIGURATION: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)
+
+
+def leaves(nav: Any) -> list[str]:
+    """Return the pages of a nav, in order."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for each in (nav.values() if isinstance(nav, dict) else nav) for page in leaves(each)]
+
+
+def test_the_nav_names_every_page_once() -> None:
+    outside = [path for path in site_hooks.outside_pages() if "/" not in path and path.endswith(".md")]
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(leaves(CONFIGURATION["nav"])) == sorted([*pages, *map(site_hooks.page_of, outside)])
+
+
+def test_a_link_out_of_the_docs_leads_to_a_page_of_the_site() -> None:
+    text = "[a](../README.md#in) [b](../tools/rooms.py) [c](checks.md) [d](https://x.org) `[e](../y)`\n"
+    assert site_hooks.with_site_links("index.md", text.replace("`[e](../y)`", "")) == (
+        "[a](repository/README.md#in) [b](repository/tools/rooms.py.md) [c](checks.md) [d](https://x.org) \n"
+    )
+    assert site_hooks.with_site_links("repository/README.md", "[a](docs/checks.md) [b](example_dags)") == (
+        "[a](../checks.md) [b](example_dags/index.md)"
+    )
+
+
+def test_markdown_of_github_is_written_for_the_site() -> None:
+    written = "Text:\n- one\n  more\n  - two\n\n| a |\n|---|\n| `x \\| y` |"
+    shown = "Text:\n\n- one\n  more\n    - two\n\n| a |\n|---|\n| `x | y` |"
+    assert site_hooks.for_python_markdown(written) == shown
+
+
+def test_a_table_of_parameters_is_on_the_page_for_every_documented_class() -> None:
+    page = (ROOT / "docs" / "reference" / "parameters.md").read_text()
+    headed = re.findall(r"^### (\w+)\n\n<!-- parameters: (\w+) -->\n\n\[Source\]\((.*)\)$", page, re.MULTILINE)
+    assert [(name, name) for name, *_ in headed] == [(each.__name__,) * 2 for each in parameters.DOCUMENTED]
+    for each, (_, _, source) in zip(parameters.DOCUMENTED, headed, strict=True):
+        defined = inspect.getsourcefile(each)
+        assert defined is not None
+        assert (ROOT / "docs" / "reference" / source).resolve() == Path(defined), each.__name__
+
+
+def test_every_operator_sensor_trigger_and_hook_of_the_package_is_documented() -> None:
+    defined = {
+        name
+        for folder in ("operators", "sensors", "triggers", "hooks")
+        for path in (ROOT / "airflow_txlog" / folder).rglob("*.py")
+        for name in re.findall(r"^class ([A-Z]\w+(?:Operator|Sensor|Trigger|Hook))\(", path.read_text(), re.MULTILINE)
+    }
+    bases = {"RenderedOperator", "TemplatedOperator", "ManyJobsOperator", "RowWritingHook"}
+    assert defined - bases == {each.__name__ for each in parameters.DOCUMENTED}
+
+
+@pytest.mark.parametrize("cls", parameters.DOCUMENTED, ids=lambda cls: cls.__name__)
+def test_the_tables_of_a_class_have_every_argument_of_its_constructors(cls: type) -> None:
+    """Also of the constructors that it inherits: its table links to theirs."""
+    listed = {each.name for base in (cls, *parameters.shared_bases(cls)) for each in parameters.parameters_of(base)}
+    taken = {
+        name
+        for owner in cls.__mro__
+        if owner.__module__.startswith("airflow_txlog.") and "__init__" in vars(owner)
+        for name, found in inspect.signature(vars(owner)["__init__"]).parameters.items()
+        if name != "self" and found.kind is not found.VAR_KEYWORD
+    }
+    assert listed == taken
+    table = parameters.table_of(cls)
+    assert all(f"(#{base.__name__.lower()})" in table for base in parameters.shared_bases(cls))
+
+
+@pytest.mark.parametrize("cls", parameters.DOCUMENTED, ids=lambda cls: cls.__name__)
+def test_a_docstring_marks_exactly_the_templated_parameters(cls: type) -> None:
+    texts = parameters.meanings_of(cls)
+    marked = {name for name, text in texts.items() if parameters.TEMPLATED.search(text)}
+    if cls is operators.DeltaAlterTableOperator:
+        assert "All arguments except `allow_reader_upgrade`\n    are templated." in str(cls.__doc__)
+        marked = texts.keys() - {"allow_reader_upgrade"}
+    fields = set(getattr(cls, "template_fields", ()))
+    assert marked == fields & texts.keys()
+
+
+@pytest.mark.long("builds the whole site, in an environment that it may have to install")
+def test_make_docs_has_no_warning() -> None:
+    ensured = subprocess.run([ROOT / "tools" / "ensure_docs.sh"], capture_output=True, text=True, check=False)
+    if ensured.returncode != 0:
+        pytest.skip(f"MkDocs could not be installed: {ensured.stderr[-300:]}")
+    done = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    shown = (ROOT / "build" / "site" / "reference" / "parameters" / "index.html").read_text()
+    assert "<code>conflict_deadline_s</code>" in shown
+    assert "<!-- parameters" not in shown

@@ -1,0 +1,164 @@
+"""Build the documentation site (mkdocs.yml) from the Markdown that GitHub shows, without a second copy of any page.
+
+Three things differ between the two. The site cannot link to files outside of `docs/`, so each linked one becomes a page
+under `repository/`. Python-Markdown needs blank lines and deeper indents where GitHub does not. And the parameter
+tables are made from the constructors, at the marker `<!-- parameters: NAME -->` (tools/parameters.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE = "repository/"
+"""The folder of the site with the pages of files outside of `docs/`."""
+FENCE = re.compile(r"^( *)(```+).*?^\1\2[ ]*$\n?", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]*)((?:#[^)\s]*)?)\)")
+MARKER = re.compile(r"^<!-- parameters: (\w+) -->$", re.MULTILINE)
+MERMAID = ROOT / ".venv" / "site" / "mermaid.min.js"
+
+
+def outside_of_code(text: str, change: Callable[[str], str]) -> str:
+    """Return the text with every part that is not a fenced code block changed."""
+    changed, start = [], 0
+    for fence in FENCE.finditer(text):
+        changed += [change(text[start : fence.start()]), fence[0]]
+        start = fence.end()
+    return "".join([*changed, change(text[start:])])
+
+
+def for_python_markdown(text: str) -> str:
+    """Return the Markdown with blank lines before lists and tables, and with nested lists four spaces deep.
+
+    A pipe in the code of a table's cell loses its backslash, which Python-Markdown would show.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        before = lines[-1] if lines else ""
+        is_item, is_row = bool(re.match(r"([-*]|\d+\.) ", line)), line.startswith("|")
+        after_item = re.match(r" *([-*]|\d+\.) |  ", before)
+        if before.strip() and ((is_item and not after_item) or (is_row and not before.startswith("|"))):
+            lines.append("")
+        if is_row:
+            line = re.sub(r"`[^`]+`", lambda code: code[0].replace("\\|", "|"), line)
+        nested = re.match(r" {1,3}(([-*]|\d+\.) .*)", line)
+        lines.append(f"    {nested[1]}" if nested else line)
+    return "\n".join(lines)
+
+
+def original_of(page: str) -> str:
+    """Return the path in the repository of a page of the site."""
+    if not page.startswith(OUTSIDE):
+        return f"docs/{page}"
+    path = page.removeprefix(OUTSIDE)
+    if (ROOT / path).exists():
+        return path
+    return path.removesuffix("/index.md").removesuffix(".md")
+
+
+def page_of(path: str) -> str:
+    """Return the page of the site that shows a path of the repository."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if (ROOT / path).is_dir():
+        return f"{OUTSIDE}{path}/index.md"
+    return f"{OUTSIDE}{path}" if path.endswith(".md") else f"{OUTSIDE}{path}.md"
+
+
+def targets_of(path: str, text: str) -> Iterator[str]:
+    """Yield the paths in the repository to which the links of a file lead."""
+    for target, _ in LINK.findall(FENCE.sub("", text)):
+        if target and "://" not in target and not target.startswith("mailto:"):
+            yield os.path.normpath(os.path.join(os.path.dirname(path), target))
+
+
+def with_site_links(page: str, text: str) -> str:
+    """Return the text of a page with the links that work on the site."""
+    path = original_of(page)
+    here = os.path.dirname(path)
+
+    def renew(link: re.Match[str]) -> str:
+        target, anchor = link.groups()
+        if not target or "://" in target or target.startswith("mailto:"):
+            return link[0]
+        to = page_of(os.path.normpath(os.path.join(here, target)))
+        return f"]({os.path.relpath(to, os.path.dirname(page))}{anchor})"
+
+    return outside_of_code(text, lambda part: LINK.sub(renew, part))
+
+
+def text_of(path: str) -> str:
+    """Return the Markdown that shows a file or a folder of the repository."""
+    file = ROOT / path
+    if file.is_dir():
+        names = sorted(
+            each.name for each in file.iterdir() if each.suffix in (".py", ".json") or each.name == "README.md"
+        )
+        return f"# {path}\n\n" + "".join(f"- [{name}]({os.path.basename(path)}/{name})\n" for name in names)
+    if file.suffix == ".md":
+        return file.read_text()
+    language = "python" if file.suffix == ".py" else "text"
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n````{language}\n{file.read_text()}````\n"
+
+
+def outside_pages() -> dict[str, str]:
+    """Return the Markdown of each page outside of `docs/` that a page links to, by its path in the repository."""
+    found: dict[str, str] = {}
+    waiting = [(str(page.relative_to(ROOT)), page.read_text()) for page in sorted((ROOT / "docs").rglob("*.md"))]
+    while waiting:
+        for target in targets_of(*waiting.pop()):
+            if not target.startswith("docs/") and target not in found:
+                found[target] = text_of(target)
+                waiting.append((target, found[target]))
+    return found
+
+
+@functools.cache
+def parameter_tables() -> dict[str, str]:
+    """Return the table of each class by its name. The package's own environment makes them, because it has Airflow."""
+    command = [str(ROOT / ".venv" / "bin" / "python"), "-m", "tools.parameters"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise RuntimeError(f"tools/parameters.py failed: {made.stderr[-2000:]}")
+    tables: dict[str, str] = json.loads(made.stdout)
+    return tables
+
+
+# --- MkDocs calls these -----------------------------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> None:
+    urls: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    config.repo_url = config.repo_url or urls.get("Repository") or urls.get("Source")
+    if MERMAID.exists():
+        config.extra_javascript.append("assets/mermaid.min.js")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    from mkdocs.structure.files import File, InclusionLevel
+
+    for path, text in outside_pages().items():
+        page = page_of(path)
+        level = InclusionLevel.UNDEFINED if path.endswith(".md") else InclusionLevel.NOT_IN_NAV
+        files.append(File.generated(config, page, content=text, inclusion=level))
+    if MERMAID.exists():
+        files.append(File.generated(config, "assets/mermaid.min.js", abs_src_path=str(MERMAID)))
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    linked = with_site_links(page.file.src_uri, markdown)
+    tables = parameter_tables() if MARKER.search(linked) else {}
+    return outside_of_code(MARKER.sub(lambda marker: tables[marker[1]], linked), for_python_markdown)
