@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from sqlglot import exp, parse_one
-from sqlglot.errors import SqlglotError
 from sqlglot.lineage import Node
 from sqlglot.lineage import lineage as lineage_of_column
 from sqlglot.optimizer.qualify import qualify
@@ -163,7 +162,8 @@ def _of_query(sql: str, views: Mapping[str, Origins | None]) -> Origins | None:
         return {
             name: _copied(lineage_of_column(name, query, schema, dialect="spark", scope=scope), views) for name in names
         }
-    except SqlglotError:
+    except Exception:
+        # A query that it cannot read has no lineage. Releases before 30 raise a TypeError for some texts.
         return None
 
 
