@@ -1,0 +1,131 @@
+"""The health of a table: one sentence, signs with numbers, and the engine's findings with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.log.names import CHECKPOINTS, parse_name
+from airflow_txlog.engine.table.schema.properties import DAY_MS
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.upkeep.checks import TINY_FILE_BYTES, Finding
+from airflow_txlog.storage.base import FileInfo
+
+HEALTHY, ATTENTION, BROKEN = "healthy", "attention", "broken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """One measure of a table, with a sentence that states what it means now."""
+
+    name: str
+    value: str
+    sentence: str
+    needs_attention: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The state of a table in words."""
+
+    state: str
+    """HEALTHY, ATTENTION or BROKEN."""
+    sentence: str
+    findings: tuple[Finding, ...] = ()
+    signs: tuple[Sign, ...] = ()
+
+
+def small_files(snapshot: Snapshot) -> int:
+    """Return the number of live files that are smaller than TINY_FILE_BYTES."""
+    sizes = snapshot.files(columns=["size"]).column("size")
+    return pc.sum(pc.less(sizes, TINY_FILE_BYTES)).as_py() or 0
+
+
+def health_of(snapshot: Snapshot, findings: Sequence[Finding], listed: Sequence[FileInfo], now_ms: int) -> Health:
+    """Return the health of a table that can be read. `listed`: the files of its log."""
+    codes = {each.code for each in findings}
+    signs = (
+        _sign_of_files(snapshot, codes),
+        _sign_of_vectors(snapshot),
+        *_signs_of_log(snapshot, listed, codes, now_ms),
+        _sign_of_tombstones(snapshot, codes),
+    )
+    if findings:
+        count = "One thing needs" if len(findings) == 1 else f"{len(findings)} things need"
+        sentence = f"{count} attention: {findings[0].message}"
+        return Health(state=ATTENTION, sentence=sentence, findings=tuple(findings), signs=signs)
+    return Health(state=HEALTHY, sentence="The table can be read, and nothing needs attention.", signs=signs)
+
+
+def _sign_of_files(snapshot: Snapshot, codes: set[str]) -> Sign:
+    small, count = small_files(snapshot), snapshot.num_files
+    share = f"{small / count:.0%} of all files" if count else "The table has no files"
+    advice = "OPTIMIZE would compact them" if "too_many_small_files" in codes else "no reason to compact yet"
+    return Sign(
+        name="small files",
+        value=f"{small:,} of {count:,}",
+        sentence=f"{share}; {advice}." if count else f"{share}.",
+        needs_attention="too_many_small_files" in codes,
+    )
+
+
+def _sign_of_vectors(snapshot: Snapshot) -> Sign:
+    column = snapshot.files(columns=["deletion_vector"]).column("deletion_vector")
+    files = len(column) - column.null_count
+    if not files:
+        return Sign(name="deletion vectors", value="none", sentence="No file has deleted rows next to it.")
+    chunks = [pc.struct_field(chunk, "cardinality") for chunk in column.chunks]
+    rows = pc.sum(pa.chunked_array(chunks)).as_py() or 0
+    return Sign(
+        name="deletion vectors",
+        value=f"{files:,} files",
+        sentence=f"They hide {rows:,} deleted rows. OPTIMIZE rewrites such files.",
+    )
+
+
+def _signs_of_log(snapshot: Snapshot, listed: Sequence[FileInfo], codes: set[str], now_ms: int) -> list[Sign]:
+    names = [(info, name) for info in listed if (name := parse_name(info.path)) is not None]
+    size_bytes = sum(info.size_bytes for info in listed)
+    checkpoints = [(name.version, info) for info, name in names if name.kind in CHECKPOINTS]
+    newest = max((version for version, _ in checkpoints), default=None)
+    late = snapshot.version - newest if newest is not None else snapshot.version + 1
+    found = [
+        Sign(
+            name="log",
+            value=f"{len(listed):,} files",
+            sentence=f"{size_bytes / 2**20:,.1f} MiB in _delta_log.",
+            needs_attention="log_large" in codes,
+        )
+    ]
+    if newest is None:
+        sentence = f"Every reader reads all {late:,} commits."
+        return [
+            *found,
+            Sign(name="checkpoint", value="none yet", sentence=sentence, needs_attention="checkpoint_late" in codes),
+        ]
+    oldest = min(info.modified_ms for _, info in checkpoints)
+    days = max(0.0, (now_ms - oldest) / DAY_MS)
+    bad = {"checkpoint_late", "checkpoint_unreadable", "checkpoint_torn"} & codes
+    return [
+        *found,
+        Sign(
+            name="checkpoint",
+            value=f"version {newest:,}",
+            sentence=f"{late:,} commits after the newest one. The oldest one is {days:,.0f} days old.",
+            needs_attention=bool(bad),
+        ),
+    ]
+
+
+def _sign_of_tombstones(snapshot: Snapshot, codes: set[str]) -> Sign:
+    count = snapshot.state.removed_files.count
+    days = snapshot.table_properties.deleted_file_retention_ms / DAY_MS
+    return Sign(
+        name="tombstones",
+        value=f"{count:,}",
+        sentence=f"Removed files that a vacuum may delete after {days:g} days.",
+        needs_attention="too_many_tombstones" in codes,
+    )

@@ -1,0 +1,269 @@
+"""The shape of a table: its columns, with the version that changed each; properties; features; partitions.
+
+A property or a feature comes with a plain explanation. Values of properties that look like secrets are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.log.actions import Metadata
+from airflow_txlog.engine.table.schema.features import READABLE, WRITABLE, reader_features, writer_features
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import StructType
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.window.facts.terms import FEATURES, PROPERTIES
+
+MOST_COLUMNS = 500
+MOST_PARTITIONS = 50
+_SECRET = re.compile(r"secret|password|token|credential|connection_string|(^|[._])(key|sas)$", re.IGNORECASE)
+_DEEPEST = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownField:
+    """A column, or a member of a struct; `change` states what a version in the timeline did to it."""
+
+    path: str
+    depth: int
+    type: str
+    nullable: bool
+    is_partition: bool = False
+    comment: str = ""
+    change: str = ""
+    """"added", "changed" or "removed"; empty for neither."""
+    was: str = ""
+    """The type before a change."""
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """The changes of one version to columns, properties and names."""
+
+    version: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+    is_first: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.changed or self.properties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """A property or a feature, with its meaning."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSize:
+    """The live files of one partition."""
+
+    values: Mapping[str, str | None]
+    files: int
+    size_bytes: int
+    share: float
+    """The share of the table's bytes, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSizes:
+    """The largest partitions, and what they leave out."""
+
+    columns: tuple[str, ...]
+    count: int
+    largest: tuple[PartitionSize, ...]
+    other_files: int
+    other_bytes: int
+
+
+def fields_of(schema_text: str | None, partition_columns: Sequence[str] = ()) -> list[ShownField]:
+    """Return the columns and the members of structs in order, at most MOST_COLUMNS. Raises TxlogError."""
+    found: list[ShownField] = []
+    _collect(parse_schema(schema_text), "", 0, set(partition_columns), found)
+    return found[:MOST_COLUMNS]
+
+
+def _collect(struct: StructType, prefix: str, depth: int, partitions: set[str], found: list[ShownField]) -> None:
+    for member in struct:
+        if len(found) >= MOST_COLUMNS:
+            return
+        path = f"{prefix}{member.name}"
+        comment = member.metadata.get("comment", "") if isinstance(member.metadata, Mapping) else ""
+        found.append(
+            ShownField(
+                path=path,
+                depth=depth,
+                type=_type_name(member.type),
+                nullable=member.nullable,
+                is_partition=depth == 0 and member.name in partitions,
+                comment=comment[:200] if isinstance(comment, str) else "",
+            )
+        )
+        if isinstance(member.type, StructType) and depth < _DEEPEST:
+            _collect(member.type, f"{path}.", depth + 1, partitions, found)
+
+
+def _type_name(data_type: object) -> str:
+    if isinstance(data_type, StructType):
+        return "struct"
+    text = str(data_type)
+    return text if len(text) <= 120 else f"{text[:119]}…"
+
+
+def schema_changes(written: Sequence[tuple[int, Metadata]]) -> list[SchemaChange]:
+    """Return how each version that wrote metadata differs from the one before it, newest first."""
+    found = []
+    for number, (version, metadata) in enumerate(written):
+        if number == 0:
+            if version == 0:
+                found.append(SchemaChange(version=version, is_first=True, added=tuple(_types(metadata))[:MOST_COLUMNS]))
+            continue
+        change = compared(version, written[number - 1][1], metadata)
+        if not change.is_empty:
+            found.append(change)
+    return found[::-1]
+
+
+def compared(version: int, before: Metadata, after: Metadata) -> SchemaChange:
+    """Return the difference of the metadata of a version from that of an earlier one."""
+    old, new = _types(before), _types(after)
+    names = {*before.configuration, *after.configuration}
+    changed = [name for name in sorted(names) if before.configuration.get(name) != after.configuration.get(name)]
+    return SchemaChange(
+        version=version,
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+        changed=tuple(f"{name}: {old[name]} → {new[name]}" for name in new if name in old and old[name] != new[name]),
+        properties=tuple(_property_change(name, before, after) for name in changed[:MOST_COLUMNS]),
+    )
+
+
+def _property_change(name: str, before: Metadata, after: Metadata) -> str:
+    shown = (
+        _value(name, each.configuration[name]) if name in each.configuration else "not set" for each in (before, after)
+    )
+    return f"{name}: {' → '.join(shown)}"
+
+
+def _types(metadata: Metadata) -> dict[str, str]:
+    try:
+        found = fields_of(metadata.schema_string)
+    except TxlogError:
+        return {}
+    return {each.path: f"{each.type}{'' if each.nullable else ' NOT NULL'}" for each in found}
+
+
+def columns_of(snapshot: Snapshot, written: Sequence[tuple[int, Metadata]]) -> list[ShownField]:
+    """Return the table's columns, marked with the newest change in these versions; removed ones come last."""
+    current = fields_of(snapshot.metadata.schema_string, snapshot.metadata.partition_columns)
+    changes: dict[str, tuple[str, str, int]] = {}
+    for (_, before), (version, after) in itertools.pairwise(written):
+        old, new = _types(before), _types(after)
+        changes |= {name: ("added", "", version) for name in new if name not in old}
+        changes |= {name: ("removed", old[name], version) for name in old if name not in new}
+        changes |= {name: ("changed", old[name], version) for name in new if name in old and old[name] != new[name]}
+    shown = []
+    for each in current:
+        change, was, at = changes.pop(each.path, ("", "", None))
+        shown.append(
+            ShownField(
+                path=each.path,
+                depth=each.depth,
+                type=each.type,
+                nullable=each.nullable,
+                is_partition=each.is_partition,
+                comment=each.comment,
+                change="" if change == "removed" else change,
+                was=was,
+                version=at,
+            )
+        )
+    gone = [(name, was, at) for name, (change, was, at) in changes.items() if change == "removed"]
+    return shown + [
+        ShownField(path=name, depth=0, type=was, nullable=True, change="removed", version=at) for name, was, at in gone
+    ]
+
+
+def properties_of(metadata: Metadata) -> list[Explained]:
+    """Return the properties that are set, by name."""
+    return [
+        Explained(name=name, value=_value(name, value), meaning=_meaning(name))
+        for name, value in sorted(metadata.configuration.items())[:MOST_COLUMNS]
+    ]
+
+
+def _value(name: str, value: str) -> str:
+    if _SECRET.search(name):
+        return "(not shown)"
+    return value if len(value) <= 300 else f"{value[:299]}…"
+
+
+def _meaning(name: str) -> str:
+    if name in PROPERTIES:
+        return PROPERTIES[name]
+    return next((text for prefix, text in PROPERTIES.items() if prefix.endswith(".") and name.startswith(prefix)), "")
+
+
+def features_of(snapshot: Snapshot) -> list[Explained]:
+    """Return the table's features, those of older version numbers included, by name."""
+    readers, writers = reader_features(snapshot.protocol), writer_features(snapshot.protocol)
+    found = []
+    for name in sorted(readers | writers):
+        who = "readers and writers" if name in readers else "writers"
+        known = name in (READABLE if name in readers else WRITABLE)
+        meaning = FEATURES.get(name, "" if known else "This engine does not know the feature.")
+        found.append(Explained(name=name, value=who, meaning=meaning))
+    return found
+
+
+def partitions_of(snapshot: Snapshot) -> PartitionSizes | None:
+    """Return the partitions by size; None if the table has none. A million files take well under a second."""
+    columns = snapshot.partition_columns
+    if not columns:
+        return None
+    files = snapshot.files(columns=["partition_values", "size"])
+    physical = [_physical(snapshot, name) for name in columns]
+    keys = [pc.map_lookup(files.column("partition_values"), pa.scalar(name), "first") for name in physical]
+    names = [f"c{number}" for number in range(len(columns))]
+    table = pa.table([*keys, files.column("size")], names=[*names, "size"])
+    grouped = (
+        table.group_by(names).aggregate([("size", "sum"), ("size", "count")]).sort_by([("size_sum", "descending")])
+    )
+    total = pc.sum(grouped.column("size_sum")).as_py() or 0
+    largest = tuple(
+        PartitionSize(
+            values={name: row[key] for name, key in zip(columns, names, strict=True)},
+            files=row["size_count"],
+            size_bytes=row["size_sum"],
+            share=row["size_sum"] / total if total else 0.0,
+        )
+        for row in grouped.slice(0, MOST_PARTITIONS).to_pylist()
+    )
+    rest = grouped.slice(MOST_PARTITIONS)
+    return PartitionSizes(
+        columns=tuple(columns),
+        count=grouped.num_rows,
+        largest=largest,
+        other_files=pc.sum(rest.column("size_count")).as_py() or 0,
+        other_bytes=pc.sum(rest.column("size_sum")).as_py() or 0,
+    )
+
+
+def _physical(snapshot: Snapshot, name: str) -> str:
+    member = snapshot.delta_schema.find(name)
+    return name if member is None else member.physical_name

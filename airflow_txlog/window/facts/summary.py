@@ -1,0 +1,64 @@
+"""The facts of one table in the list of tables: its size, its last change and its state, from few reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
+from airflow_txlog.engine.table.snapshot.commit_times import commits_among
+from airflow_txlog.engine.upkeep.checks import MAX_INTERVALS_WITHOUT_CHECKPOINT, Healthy
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.window.facts.health import ATTENTION, BROKEN, HEALTHY, small_files
+from airflow_txlog.window.facts.overview import Sees, seen
+from airflow_txlog.window.facts.version_lines import KeptLines, VersionLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary:
+    """One table in a list. A number that is not known is None."""
+
+    state: str
+    """HEALTHY, ATTENTION or BROKEN."""
+    note: str = ""
+    """Why it is not healthy."""
+    version: int | None = None
+    files: int | None = None
+    size_bytes: int | None = None
+    small_files: int | None = None
+    commits_after_checkpoint: int | None = None
+    last: VersionLine | None = None
+
+    def for_user(self, sees: Sees) -> TableSummary:
+        """Return the facts without the names of DAGs that the user may not see."""
+        return self if self.last is None else replace(self, last=replace(self.last, by=seen(self.last.by, sees)))
+
+
+def table_summary(table: Table, kept: KeptLines) -> TableSummary:
+    """Return the summary of a table; a table that cannot be read is BROKEN. Raises the store's errors."""
+    try:
+        snapshot = table.snapshot()
+    except TxlogError as error:
+        return TableSummary(state=BROKEN, note=str(error))
+    listed = table.store.list(LOG_DIRECTORY)
+    read = kept.read(table.store, commits_among(listed)[-1:], snapshot.table_properties)
+    names = [name for info in listed if (name := parse_name(info.path)) is not None]
+    newest = max((name.version for name in names if name.kind in CHECKPOINTS), default=-1)
+    small, after = small_files(snapshot), snapshot.version - newest
+    healthy, notes = Healthy(), []
+    if small > healthy.tiny_files and 2 * small > snapshot.num_files:
+        notes.append(f"{small:,} small files")
+    if after > MAX_INTERVALS_WITHOUT_CHECKPOINT * snapshot.table_properties.checkpoint_interval:
+        notes.append(f"{after:,} commits after the newest checkpoint")
+    if len(listed) > healthy.log_files:
+        notes.append(f"{len(listed):,} files in the log")
+    return TableSummary(
+        state=ATTENTION if notes else HEALTHY,
+        note="; ".join(notes),
+        version=snapshot.version,
+        files=snapshot.num_files,
+        size_bytes=snapshot.size_bytes,
+        small_files=small,
+        commits_after_checkpoint=after,
+        last=read[0].line if read else None,
+    )

@@ -1,0 +1,272 @@
+"""The pages of the stand-alone window: what they show of a table that looks like work, and of others that do not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from starlette.testclient import TestClient
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.window.app import Window
+from airflow_txlog.window.markup import link
+from airflow_txlog.window.site import StandAlone
+from tests.helpers.paths import ROOT
+from tests.window.tables import SCRIPT, Hands, append, busy_table, create, hostile_table, long_log
+
+NOW_MS = 1_790_000_000_000
+
+
+def client(*uris: str) -> TestClient:
+    return TestClient(Window(StandAlone(uris), clock=Hands(NOW_MS + 86_400_000)), base_url="http://127.0.0.1")
+
+
+def page(given: TestClient, name: str, **parameters: Any) -> str:
+    answer = given.get(f"/{link(name, **parameters)}")
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def facts(given: TestClient, name: str, **parameters: Any) -> Any:
+    return json.loads(page(given, name, **parameters, format="json"))
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> str:
+    uri = str(tmp_path_factory.mktemp("window") / "orders")
+    busy_table(uri, Hands(NOW_MS))
+    return uri
+
+
+def test_the_page_of_a_table_starts_with_its_health_and_its_numbers(orders: str) -> None:
+    text = page(client(orders), "table", uri=orders)
+    order = ["The table can be read, and nothing needs attention.", "<b>33,690</b> rows", "Last change", "Timeline"]
+    places = [text.index(each) for each in order]
+    assert places == sorted(places)
+
+
+def test_the_timeline_names_operation_rows_files_duration_and_task(orders: str) -> None:
+    [merge] = [
+        line for line in facts(client(orders), "table", uri=orders)["timeline"]["lines"] if line["operation"] == "MERGE"
+    ]
+    assert merge["version"] == 28
+    assert merge["rows"] == "+20 ~310 -4"
+    assert (merge["files"]["added"], merge["files"]["removed"], merge["duration_ms"]) == (1, 1, 41_200)
+    assert (merge["by"]["dag_id"], merge["by"]["task_id"]) == ("nightly", "merge_orders")
+
+
+def test_the_charts_agree_with_a_snapshot_of_each_version(orders: str) -> None:
+    """The numbers are computed backwards from the latest version; each must be that of the version itself."""
+    points = facts(client(orders), "table", uri=orders)["points"]
+    table = Table.open(orders)
+    assert [each["version"] for each in points] == list(range(30))
+    for each in points:
+        snapshot = table.snapshot(each["version"])
+        assert (each["totals"]["files"], each["totals"]["size_bytes"]) == (snapshot.num_files, snapshot.size_bytes)
+
+
+def test_rows_before_a_commit_that_does_not_count_them_are_unknown(tmp_path: Path) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    append(table, 1, rows=10)
+    tx = table.begin()
+    tx.remove(tx.read_whole_table())
+    tx.add(path="day=x/new.parquet", partition_values={"day": "x"}, size=5, stats='{"numRecords":7}')
+    tx.commit("WRITE", {"mode": "Overwrite"}, {"numOutputRows": 7})
+    rows = [each["totals"]["rows"] for each in facts(client(table.uri), "table", uri=table.uri)["points"]]
+    assert rows == [None, None, 7]
+
+
+def test_a_new_column_is_marked_with_its_version(orders: str) -> None:
+    found = facts(client(orders), "table", uri=orders)
+    assert [(each["path"], each["change"], each["version"]) for each in found["columns"]][-1] == ("shop", "added", 14)
+    assert any("delta.checkpointInterval" in text for each in found["schema_changes"] for text in each["properties"])
+
+
+def test_expectations_show_the_versions_whose_rows_failed(orders: str) -> None:
+    [trend] = facts(client(orders), "table", uri=orders)["expectations"]
+    assert trend["name"] == "positive amount"
+    assert [version for version, failed in zip(trend["versions"], trend["failed"], strict=True) if failed] == [10, 19]
+
+
+def test_partitions_and_consumers_are_listed(orders: str) -> None:
+    found = facts(client(orders), "table", uri=orders)
+    assert {each["values"]["day"] for each in found["partitions"]["largest"]} == {
+        "2026-11-24",
+        "2026-11-25",
+        "2026-11-26",
+    }
+    assert sum(each["files"] for each in found["partitions"]["largest"]) == found["totals"]["files"]
+    assert [(each["consumer"], each["version"]) for each in found["consumers"]] == [("orders_by_shop", 311)]
+
+
+def test_a_commit_shows_the_commits_that_came_first_and_how_each_was_resolved(orders: str) -> None:
+    text = page(client(orders), "commit", uri=orders, version=28)
+    for each in (
+        "By their partition values",
+        "version 25",
+        "did not start over",
+    ):
+        assert each in text
+    found = facts(client(orders), "commit", uri=orders, version=28)
+    assert [(each["line"]["version"], each["meeting"]["how"]) for each in found["between"]] == [
+        (26, "disjoint_partitions"),
+        (27, "disjoint_partitions"),
+    ]
+
+
+def test_a_predicate_is_not_shown_because_it_may_contain_values(orders: str) -> None:
+    given = client(orders)
+    for asked in ({}, {"format": "json"}):
+        answer = given.get(f"/{link('commit', uri=orders, version=28, **asked)}").text
+        assert "may contain values" in answer
+        assert "s.id" not in answer
+
+
+def test_statistics_of_columns_are_on_no_page(tmp_path: Path) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    tx = table.begin()
+    stats = '{"numRecords":1,"minValues":{"amount":4711.25},"maxValues":{"amount":4711.25},"nullCount":{"id":0}}'
+    tx.add(path="day=x/f.parquet", partition_values={"day": "x"}, size=9, stats=stats)
+    tx.commit("WRITE", {"mode": "Append"})
+    given = client(table.uri)
+    for name, more in (("table", {}), ("commit", {"version": 1})):
+        for form in ({}, {"format": "json"}):
+            assert "4711" not in given.get(f"/{link(name, uri=table.uri, **more, **form)}").text
+
+
+def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
+    uri = str(tmp_path / "hostile<img src=x onerror=alert(1)>")
+    hostile_table(uri, Hands(NOW_MS))
+    given = client(uri)
+    for name, more in (("", {}), ("table", {"uri": uri}), ("commit", {"uri": uri, "version": 1})):
+        text = page(given, name, **more)
+        assert SCRIPT not in text
+        assert "<img" not in text
+        assert "canary" not in text
+        assert "\u202e" not in text
+        assert text.count("<script>") == 1
+    assert "&lt;script&gt;" in text
+
+
+def test_a_table_of_one_commit_and_a_table_that_is_missing_have_pages(tmp_path: Path) -> None:
+    table = create(str(tmp_path / "one"), Hands(NOW_MS))
+    missing = str(tmp_path / "missing")
+    given = client(table.uri, missing)
+    assert "<b>0</b> rows" in page(given, "table", uri=table.uri)
+    assert "it created the table" in page(given, "commit", uri=table.uri, version=0)
+    assert given.get(f"/{link('table', uri=missing)}").status_code == 404
+    assert given.get(f"/{link('commit', uri=table.uri, version=7)}").status_code == 404
+
+
+def test_a_broken_table_shows_the_reason_and_its_timeline(tmp_path: Path) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    append(table, 1)
+    append(table, 2)
+    (tmp_path / "t" / commit_name(2)).write_text('{"commitInfo": {')
+    text = page(client(table.uri), "table", uri=table.uri)
+    assert "The table cannot be read" in text
+    assert "unreadable" in text
+    assert "CREATE TABLE" in text
+
+
+def test_a_table_with_an_unknown_feature_shows_its_timeline(tmp_path: Path) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    path = tmp_path / "t" / commit_name(0)
+    features = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["future"],
+        "writerFeatures": ["future"],
+    }
+    protocol = json.dumps({"protocol": features})
+    lines = [protocol if '"protocol"' in line else line for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines))
+    text = page(client(table.uri), "table", uri=table.uri)
+    assert "future" in text
+    assert "CREATE TABLE" in text
+
+
+def test_ten_thousand_commits_take_less_than_a_second_and_are_shown_in_pages(tmp_path: Path) -> None:
+    uri = long_log(tmp_path / "long", 10_000)
+    given = client(uri)
+    started = time.perf_counter()
+    text = page(given, "table", uri=uri)
+    assert time.perf_counter() - started < 1.0
+    assert text.count('rel="next"') == 0
+    first = facts(given, "table", uri=uri)["timeline"]
+    assert (first["latest"], len(first["lines"]), first["older"]) == (9_999, 100, 9_900)
+    older = facts(given, "table", uri=uri, before=150)["timeline"]
+    assert [older["lines"][0]["version"], older["lines"][-1]["version"], older["older"]] == [149, 50, 50]
+    last = facts(given, "table", uri=uri, before=50)["timeline"]
+    assert (last["lines"][-1]["version"], last["older"]) == (0, None)
+    wide = facts(given, "table", uri=uri, span=1000)["points"]
+    assert (wide[0]["version"], wide[-1]["version"], len(wide)) == (9_000, 9_999, 150)
+
+
+def test_only_tables_of_the_command_line_are_opened(orders: str, tmp_path: Path) -> None:
+    other = create(str(tmp_path / "other"), Hands(NOW_MS))
+    given = client(orders)
+    for uri in (other.uri, "/", "s3://elsewhere/t", "", f"{orders}/../other"):
+        assert given.get(f"/table?{urlencode({'uri': uri})}").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["version=x", "version=-1", "version=1e9", "version=" + "9" * 40, "version=²", ""])
+def test_a_version_that_is_no_number_is_refused(orders: str, query: str) -> None:
+    assert client(orders).get(f"/commit?{urlencode({'uri': orders})}&{query}").status_code == 400
+
+
+def test_a_host_of_another_name_is_refused(orders: str) -> None:
+    """A page of another site can point its own name at this machine, and its scripts could then read the answers."""
+    given = TestClient(Window(StandAlone([orders])), base_url="http://lake.example.com")
+    assert given.get("/").status_code == 403
+
+
+@pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
+def test_the_window_only_shows(orders: str, verb: str) -> None:
+    assert client(orders).request(verb, "/table").status_code == 405
+
+
+def test_every_answer_has_a_strict_policy(orders: str) -> None:
+    given = client(orders)
+    for path in ("/", f"/{link('table', uri=orders)}", "/style.css", "/nothing"):
+        headers = given.get(path).headers
+        assert headers["content-security-policy"].startswith(
+            "default-src 'none'; style-src 'self'; script-src 'sha256-"
+        )
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert " style=" not in given.get(path).text
+
+
+@pytest.fixture(scope="module")
+def served(orders: str) -> Iterator[str]:
+    """The address of a window that the command serves."""
+    command = [sys.executable, "-m", "airflow_txlog.window", "--table", orders, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split(" at ")[1].split()[0]
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_the_command_imports_no_airflow() -> None:
+    code = "import sys, airflow_txlog.window.__main__; print('airflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "False\n"
+
+
+def test_the_command_serves_the_pages_on_this_machine(served: str, orders: str) -> None:
+    import httpx
+
+    assert served.startswith("http://127.0.0.1:")
+    assert "Timeline" in httpx.get(f"{served}{link('table', uri=orders)}").text
