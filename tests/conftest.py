@@ -179,6 +179,24 @@ def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """Host and port of a real Hive Metastore, whose databases begin empty."""
+    from tests.helpers import metastore
+
+    with metastore.running(tmp_path_factory.mktemp("metastore")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def glue_endpoint() -> Iterator[str]:
+    """The endpoint of AWS Glue as moto plays it."""
+    from tests.helpers import glue
+
+    with glue.running() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this pytest process: two cores, UTC, no UI."""
     from pyspark.sql import SparkSession

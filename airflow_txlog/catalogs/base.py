@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from airflow_txlog.errors import InvalidInput
+from airflow_txlog.errors import InvalidInput, TableNotInCatalog
 
 TABLE_ID = "txlog.table_id"
 """The property in which we record the id of a table's metadata, for a catalog without table ids."""
@@ -121,3 +121,21 @@ def name_parts(name: str, *counts: int) -> tuple[str, ...]:
         rest = rest[1:]
     forms = " or ".join('"catalog.schema.table"' if count == 3 else '"database.table"' for count in counts)
     raise InvalidInput(f"A table's name in this catalog is {forms}; found {name!r}. Nothing was read.")
+
+
+def not_found(connection: str, name: str) -> TableNotInCatalog:
+    """Return the error of a table that a catalog does not have."""
+    return TableNotInCatalog(
+        f"The catalog {connection!r} has no table {name}, or does not show it to this identity. Nothing was read.",
+        connection=connection,
+        name=name,
+    )
+
+
+def check_place(entry: Entry, table: Description) -> None:
+    """Raise InvalidInput if the name belongs to a table at another place."""
+    if entry.uri != table.uri:
+        raise InvalidInput(
+            f"The name {table.name} belongs to the table at {entry.uri}, and not to the one at {table.uri}. The entry "
+            "of the catalog was not changed."
+        )

@@ -6,6 +6,7 @@ that parsing a DAG imports none. Invariant: a secret of the connection goes to t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,62 @@ def open_catalog(conn_id: str) -> Catalog:
     return make(connection)
 
 
-_KINDS: dict[str, Callable[[Any], Catalog]] = {}
+# Fields of an aws connection by which it has an identity of its own.
+_AWS_PLACES = frozenset({"region_name", "endpoint_url", "service_config", "catalog_id"})
+_METASTORE_PORT = 9083
+
+
+def _glue(connection: Any) -> Catalog:
+    from airflow_txlog.catalogs.glue import GlueCatalog, own_identity
+    from airflow_txlog.hooks.storage_connection import open_storage_connection
+    from airflow_txlog.storage.credentials import AWS, kept
+
+    extra, conn_id = connection.extra_dejson, connection.conn_id
+    region = extra.get("region_name") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region:
+        raise InvalidJobSpec(
+            f"catalog_conn_id: the connection {conn_id!r} has no region_name in its extra, and the environment no "
+            "AWS_REGION. Nothing was read. Name the region of the catalog.",
+            argument="catalog_conn_id",
+        )
+    endpoint = (extra.get("service_config") or {}).get("glue", {}).get("endpoint_url") or extra.get("endpoint_url")
+    if connection.login or connection.password or any(value for key, value in extra.items() if key not in _AWS_PLACES):
+        open_storage_connection(conn_id)
+
+        def credentials() -> tuple[str, str, str | None]:
+            values = kept(conn_id, AWS).current().values
+            return values["access_key"], values["secret_key"], values.get("token")
+    else:
+        credentials = own_identity(conn_id)
+    return GlueCatalog(
+        conn_id, region=region, endpoint_url=endpoint, catalog_id=extra.get("catalog_id"), credentials=credentials
+    )
+
+
+def _hive(connection: Any) -> Catalog:
+    try:
+        from airflow_txlog.catalogs.hive import HiveCatalog
+    except ModuleNotFoundError as error:
+        raise InvalidJobSpec(
+            f"catalog_conn_id: the connection {connection.conn_id!r} is a Hive Metastore, which needs the package "
+            f"{error.name}. Nothing was read. Install airflow-provider-txlog[hive] where tasks run.",
+            argument="catalog_conn_id",
+        ) from None
+    extra = connection.extra_dejson
+    secure = next((name for name in ("authMechanism", "auth_mechanism") if extra.get(name) not in _PLAIN), None)
+    if secure is not None:
+        raise InvalidJobSpec(
+            f"catalog_conn_id: the connection {connection.conn_id!r} has {secure}={extra[secure]!r}, and only a Hive "
+            "Metastore with plain Thrift is supported (NOSASL). Nothing was read.",
+            argument="catalog_conn_id",
+        )
+    port = connection.port or _METASTORE_PORT
+    hosts = [host.strip() for host in (connection.host or "localhost").split(",")]
+    return HiveCatalog(connection.conn_id, [(host, port) for host in hosts], user=connection.login or None)
+
+
+# What Airflow's provider for Hive writes for a metastore without SASL.
+_PLAIN = (None, "", "NOSASL", "NONE")
+_KINDS: dict[str, Callable[[Any], Catalog]] = {"aws": _glue, "hive_metastore": _hive}
 CONN_TYPES = frozenset(_KINDS)
 """The types of connections that `catalog_conn_id` accepts."""

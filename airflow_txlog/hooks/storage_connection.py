@@ -31,6 +31,7 @@ _PLAIN_AWS = frozenset(
         "endpoint_url",
         "service_config",
         "verify",
+        "catalog_id",
         "config_kwargs",
     }
 )

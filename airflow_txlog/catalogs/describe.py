@@ -1,0 +1,67 @@
+"""The facts of a Delta table that a catalog records: its place, columns in Hive's types, properties, id and version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_txlog.catalogs.base import CatalogColumn, Description
+from airflow_txlog.catalogs.places import table_place
+from airflow_txlog.engine.table.schema.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    Primitive,
+    StructType,
+    VariantType,
+)
+
+if TYPE_CHECKING:
+    from airflow_txlog.engine import Snapshot
+
+_HIVE_NAMES = {
+    Primitive.BYTE: "tinyint",
+    Primitive.SHORT: "smallint",
+    Primitive.INTEGER: "int",
+    Primitive.LONG: "bigint",
+    # Hive's timestamp has no zone, so both are the same type there.
+    Primitive.TIMESTAMP_NTZ: "timestamp",
+}
+
+
+def describe(name: str, snapshot: Snapshot) -> Description:
+    """Return the description of one version of a table.
+
+    Raises UnsupportedFeature, CorruptTable; UnusablePlace for a table in memory.
+    """
+    metadata = snapshot.metadata
+    comments = {field.name: field.metadata.get("comment") for field in snapshot.delta_schema.fields}
+    return Description(
+        name=name,
+        uri=table_place("", name, snapshot.uri),
+        table_id=metadata.id,
+        version=snapshot.version,
+        columns=tuple(
+            CatalogColumn(name=field.name, type_text=hive_type(field.type), comment=comments[field.name] or None)
+            for field in snapshot.delta_schema.fields
+        ),
+        partition_columns=tuple(snapshot.partition_columns),
+        properties=dict(snapshot.properties),
+        schema_json=metadata.schema_string or "",
+        comment=metadata.description,
+    )
+
+
+def hive_type(kind: DataType) -> str:
+    """Return Hive's name of a type. A variant is the struct of two binaries that its files have."""
+    if isinstance(kind, ArrayType):
+        return f"array<{hive_type(kind.element)}>"
+    if isinstance(kind, MapType):
+        return f"map<{hive_type(kind.key)},{hive_type(kind.value)}>"
+    if isinstance(kind, StructType):
+        return f"struct<{','.join(f'{field.name}:{hive_type(field.type)}' for field in kind.fields)}>"
+    if isinstance(kind, VariantType):
+        return "struct<metadata:binary,value:binary>"
+    if isinstance(kind, DecimalType):
+        return str(kind)
+    return _HIVE_NAMES.get(kind, kind.value)
