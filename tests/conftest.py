@@ -22,6 +22,8 @@ from tests.helpers.java import JAVA_OPTIONS, PLAIN_QUERIES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.helpers.metastore import Metastore
+
 # Spark's Python workers must be the interpreter that runs the tests, or they miss pyarrow.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -179,12 +181,12 @@ def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Host and port of a real Hive Metastore, whose databases begin empty."""
-    from tests.helpers import metastore
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
+    """A real Hive Metastore."""
+    from tests.helpers.metastore import running
 
-    with metastore.running(tmp_path_factory.mktemp("metastore")) as address:
-        yield address
+    with running(tmp_path_factory.mktemp("metastore")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

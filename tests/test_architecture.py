@@ -89,8 +89,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "exactly_once": (),
     "storage": ("pyarrow", "fsspec", *CLIENTS),
     "process": ("pyarrow",),
-    # Signatures of Amazon, and Thrift: the clients that the extras s3 and hive install.
-    "catalogs": ("botocore", "thrift", "pymetastore"),
+    # Signatures of Amazon.
+    "catalogs": ("botocore",),
     "datafiles": ("pyarrow",),
     "engine": ("pyarrow", "msgspec"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),

@@ -1,19 +1,13 @@
-"""Hive Metastore, by Thrift: one connection for each call.
+"""Hive Metastore, by Thrift: one connection for each request.
 
 The metastore must accept plain Thrift, without Kerberos. Its names are in small letters. Source: Hive 2.3 to 4.0,
-hive_metastore.thrift: get_table, get_database, create_table, alter_table.
+hive_metastore.thrift: get_table, get_database, create_table, alter_table, set_ugi.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
-
-from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
-from thrift.protocol.TBinaryProtocol import TBinaryProtocol
-from thrift.Thrift import TException
-from thrift.transport.TSocket import TSocket
-from thrift.transport.TTransport import TBufferedTransport, TTransportException
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found
 from airflow_txlog.catalogs.hive_tables import (
@@ -28,17 +22,38 @@ from airflow_txlog.catalogs.hive_tables import (
     parameters_of,
 )
 from airflow_txlog.catalogs.places import PLACEHOLDER, table_place
+from airflow_txlog.catalogs.thrift_calls import Kind, Struct, ThriftConnection, Value, structs, text, texts
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable
 
-_Value = TypeVar("_Value")
-
 _TRIES = 3
-_TIMEOUT_MS = 20_000
-# Source: Hive's package.jdo, COLUMNS_V2.COMMENT and TYPE_NAME.
+_TIMEOUT_S = 20.0
+# Source: Hive's package.jdo, COLUMNS_V2.COMMENT.
 _COMMENT_CHARACTERS = 256
 # As Spark writes it for a table whose columns the metastore refuses: engines read the columns from the log.
 _NO_COLUMNS = [{"Name": "col", "Type": "array<string>", "Comment": "from deserializer"}]
+# The metastore's own mark of the last change.
+_LAST_CHANGE = "transient_lastDdlTime"
+
+# The numbers of fields.
+_NAME, _DATABASE, _OWNER, _CREATED, _STORAGE, _KEYS, _PARAMETERS, _KIND = 1, 2, 3, 4, 7, 8, 9, 12
+_COLUMNS, _LOCATION, _INPUT, _OUTPUT, _SERDE, _BUCKETS, _SORTS, _MORE = 1, 2, 3, 4, 7, 8, 9, 10
+_SERDE_LIBRARY, _SERDE_PARAMETERS = 2, 3
+_DATABASE_LOCATION = 3
+
+# The exceptions that each call declares, by their fields.
+_RAISED = {
+    "set_ugi": ("MetaException",),
+    "get_table": ("MetaException", "NoSuchObjectException"),
+    "get_database": ("NoSuchObjectException", "MetaException"),
+    "create_table": (
+        "AlreadyExistsException",
+        "InvalidObjectException",
+        "MetaException",
+        "NoSuchObjectException",
+    ),
+    "alter_table": ("InvalidOperationException", "MetaException"),
+}
 
 
 class HiveCatalog:
@@ -62,13 +77,12 @@ class HiveCatalog:
 
     def find(self, name: str) -> Entry:
         """Return the table's entry, by one request."""
-        database, table = self._names(name)
-        return self._entry(self._call(name, lambda client: client.get_table(database, table)))
+        return self._entry(self._table(name))
 
     def place_for(self, name: str) -> str:
         """Return the location of the database, with the table's name as a folder."""
         database, table = self._names(name)
-        location = self._call(name, lambda client: client.get_database(database)).locationUri or ""
+        location = self._database_location(name, database)
         return table_place(self.connection, name, f"{location.rstrip('/')}/{table}" if location else "")
 
     def register(self, table: Description) -> None:
@@ -77,134 +91,142 @@ class HiveCatalog:
         # Hadoop's client of S3 knows this scheme alone.
         place = table.uri.replace("s3://", "s3a://", 1) if table.uri.startswith("s3://") else table.uri
         place = f"file://{place}" if place.startswith("/") else place
-        record = ttypes.Table(
-            dbName=database,
-            tableName=name,
-            owner=self._user or "airflow",
-            createTime=self._clock.now_ms() // 1000,
-            tableType="EXTERNAL_TABLE",
-            parameters=new_parameters(table),
-            partitionKeys=[],
-            sd=ttypes.StorageDescriptor(
-                cols=_fields(column_records(table, _COMMENT_CHARACTERS)),
-                location=place,
-                inputFormat=INPUT_FORMAT,
-                outputFormat=OUTPUT_FORMAT,
-                serdeInfo=ttypes.SerDeInfo(
-                    serializationLib=SERDE, parameters={"path": place, "serialization.format": "1"}
-                ),
-                bucketCols=[],
-                sortCols=[],
-                parameters={},
-            ),
-        )
+        serde = {"path": place, "serialization.format": "1"}
+        storage = {
+            _COLUMNS: _fields(column_records(table, _COMMENT_CHARACTERS)),
+            _LOCATION: text(place),
+            _INPUT: text(INPUT_FORMAT),
+            _OUTPUT: text(OUTPUT_FORMAT),
+            _SERDE: Value(Kind.STRUCT, {_SERDE_LIBRARY: text(SERDE), _SERDE_PARAMETERS: texts(serde)}),
+            _BUCKETS: Value(Kind.LIST, [], (Kind.STRING,)),
+            _SORTS: structs([]),
+            _MORE: texts({}),
+        }
+        record = {
+            _NAME: text(name),
+            _DATABASE: text(database),
+            _OWNER: text(self._user or "airflow"),
+            _CREATED: Value(Kind.I32, self._clock.now_ms() // 1000),
+            _STORAGE: Value(Kind.STRUCT, storage),
+            _KEYS: structs([]),
+            _PARAMETERS: texts(new_parameters(table)),
+            _KIND: text("EXTERNAL_TABLE"),
+        }
         try:
-            self._create(table.name, record)
+            self._create(table.name, database, record, storage)
         except CatalogRefused as error:
             if error.facts.get("status") != "AlreadyExistsException":
                 raise
             check_place(self.find(table.name), table)
             self.update(table)
 
-    def _create(self, name: str, record: Any) -> None:
+    def _create(self, name: str, database: str, record: Struct, storage: Struct) -> None:
         """Create the entry. A metastore without a client of the store cannot look at the place, as Spark avoids too."""
         try:
-            self._call(name, lambda client: client.create_table(record))
+            self._call("create_table", name, {1: Value(Kind.STRUCT, record)})
             return
         except CatalogRefused as error:
             if error.facts.get("status") == "InvalidObjectException":
                 # A column's name or type that this metastore does not accept.
-                record.sd.cols = _fields(_NO_COLUMNS)
+                storage[_COLUMNS] = _fields(_NO_COLUMNS)
             elif error.facts.get("status") == "MetaException":
-                database = self._call(name, lambda client: client.get_database(record.dbName))
-                record.sd.location = f"{database.locationUri.rstrip('/')}/{record.tableName}{PLACEHOLDER}"
+                location = self._database_location(name, database).rstrip("/")
+                storage[_LOCATION] = text(f"{location}/{record[_NAME].value}{PLACEHOLDER}")
             else:
                 raise
-        self._call(name, lambda client: client.create_table(record))
+        self._call("create_table", name, {1: Value(Kind.STRUCT, record)})
 
     def update(self, table: Description) -> bool:
         """Write columns and properties, unless the entry is of a later version, or of a table's manifests.
 
         Columns that this metastore refuses to change stay as they are.
         """
-        database, name = self._names(table.name)
-        record = self._call(table.name, lambda client: client.get_table(database, name))
+        record = self._table(table.name)
         check_place(self._entry(record), table)
-        parameters = record.parameters or {}
-        keys = {each.name for each in record.partitionKeys or ()}
-        columns = _fields(
-            [each for each in column_records(table, _COMMENT_CHARACTERS) if each["Name"].lower() not in keys]
-        )
+        storage: Struct = record[_STORAGE].value
+        before, parameters = storage[_COLUMNS], dict(_read(record, _PARAMETERS, {}))
+        last_change = parameters.pop(_LAST_CHANGE, None)
+        keys = {_read(each, 1, "") for each in _read(record, _KEYS, [])}
+        records = column_records(table, _COMMENT_CHARACTERS)
+        columns = _fields([each for each in records if each["Name"].lower() not in keys])
         wanted = parameters_of(table, parameters)
-        # The metastore's own mark of the last change.
-        parameters.pop("transient_lastDdlTime", None)
-        is_same = {**wanted, "transient_lastDdlTime": ""} == {**parameters, "transient_lastDdlTime": ""}
-        is_same = is_same and _shapes(columns) == _shapes(record.sd.cols)
-        if is_same or is_newer(parameters, table) or self._record(record).has_manifests:
+        is_same = wanted == parameters and _shapes(columns) == _shapes(before)
+        if is_same or is_newer(parameters, table) or self._hive_table(record).has_manifests:
             return False
-        record.parameters, before = wanted, record.sd.cols
-        record.sd.cols = columns
+        kept = {} if last_change is None else {_LAST_CHANGE: last_change}
+        record[_PARAMETERS], storage[_COLUMNS] = texts({**wanted, **kept}), columns
         try:
-            self._call(table.name, lambda client: client.alter_table(database, name, record))
+            self._alter(table.name, record)
         except CatalogRefused as error:
-            # It compares columns by their positions, and refuses a type that old Hive files would not have.
-            if error.facts.get("status") != "InvalidOperationException" or parameters == wanted:
+            # It compares columns by their positions, and refuses a type that old files of Hive would not have.
+            if error.facts.get("status") != "InvalidOperationException" or wanted == parameters:
                 raise
-            record.sd.cols = before
-            self._call(table.name, lambda client: client.alter_table(database, name, record))
+            storage[_COLUMNS] = before
+            self._alter(table.name, record)
         return True
+
+    def _alter(self, name: str, record: Struct) -> None:
+        database, table = self._names(name)
+        self._call("alter_table", name, {1: text(database), 2: text(table), 3: Value(Kind.STRUCT, record)})
 
     def _names(self, name: str) -> tuple[str, str]:
         database, table = name_parts(name.lower(), 2)
         return database, table
 
-    def _record(self, found: Any) -> HiveTable:
-        keys = found.partitionKeys or ()
+    def _table(self, name: str) -> Struct:
+        database, table = self._names(name)
+        return self._call("get_table", name, {1: text(database), 2: text(table)})
+
+    def _database_location(self, name: str, database: str) -> str:
+        return str(_read(self._call("get_database", name, {1: text(database)}), _DATABASE_LOCATION, ""))
+
+    def _hive_table(self, found: Struct) -> HiveTable:
+        storage = _read(found, _STORAGE, {})
+        keys = _read(found, _KEYS, [])
         return HiveTable(
-            name=f"{found.dbName}.{found.tableName}",
-            kind=found.tableType or "",
-            location=found.sd.location or "",
-            input_format=found.sd.inputFormat or "",
-            parameters=found.parameters or {},
-            serde_parameters=(found.sd.serdeInfo.parameters if found.sd.serdeInfo else None) or {},
+            name=f"{_read(found, _DATABASE, '')}.{_read(found, _NAME, '')}",
+            kind=_read(found, _KIND, ""),
+            location=_read(storage, _LOCATION, ""),
+            input_format=_read(storage, _INPUT, ""),
+            parameters=_read(found, _PARAMETERS, {}),
+            serde_parameters=_read(_read(storage, _SERDE, {}), _SERDE_PARAMETERS, {}),
             columns=tuple(
-                CatalogColumn(name=each.name, type_text=each.type or "", comment=each.comment)
-                for each in (*(found.sd.cols or ()), *keys)
+                CatalogColumn(name=_read(each, 1, ""), type_text=_read(each, 2, ""), comment=_read(each, 3, None))
+                for each in (*_read(storage, _COLUMNS, []), *keys)
             ),
-            partition_columns=tuple(each.name for each in keys),
+            partition_columns=tuple(_read(each, 1, "") for each in keys),
         )
 
-    def _entry(self, found: Any) -> Entry:
+    def _entry(self, found: Struct) -> Entry:
         host, port = self._addresses[0]
+        table = self._hive_table(found)
         # Source: OpenLineage, "Naming", Hive.
-        return hive_entry(
-            self.connection,
-            self._record(found),
-            namespace=f"hive://{host}:{port}",
-            dataset=f"{found.dbName}.{found.tableName}",
-        )
+        return hive_entry(self.connection, table, namespace=f"hive://{host}:{port}", dataset=table.name)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _call(self, name: str, ask: Callable[[Any], _Value]) -> _Value:
-        """Return the answer. Raises TableNotInCatalog, CatalogRefused, CatalogUnavailable."""
+    def _call(self, call: str, name: str, arguments: Struct) -> Struct:
+        """Return the answer's struct. Raises TableNotInCatalog, CatalogRefused, CatalogUnavailable."""
         facts = {"connection": self.connection, "name": name}
         for attempt in range(_TRIES):
             for host, port in self._addresses:
                 try:
-                    return self._asked(host, port, ask)
-                except ttypes.NoSuchObjectException:
-                    raise not_found(self.connection, name) from None
-                except (TTransportException, OSError) as error:
-                    failed = type(error).__name__
-                except TException as error:
-                    kind = type(error).__name__
-                    raise CatalogRefused(
-                        f"The catalog {self.connection!r} (Hive Metastore at {host}:{port}) refused the request about "
-                        f"{name}: {kind}: {getattr(error, 'message', '') or ''}".rstrip(": "),
-                        status=kind,
-                        **facts,
-                    ) from None
+                    answer = self._asked(host, port, call, arguments)
+                except OSError as error:
+                    failed = f"{type(error).__name__}: {error}"
+                    continue
+                raised = next((number for number in answer if number), None)
+                if raised is None:
+                    return dict(answer[0].value) if 0 in answer else {}
+                kind = _RAISED[call][raised - 1]
+                if kind == "NoSuchObjectException":
+                    raise not_found(self.connection, name)
+                raise CatalogRefused(
+                    f"The catalog {self.connection!r} (Hive Metastore at {host}:{port}) refused {call} of {name}: "
+                    f"{kind}: {_read(answer[raised].value, 1, '')}",
+                    status=kind,
+                    **facts,
+                )
             if attempt < _TRIES - 1:
                 self._clock.sleep(0.2 * 2**attempt)
         places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
@@ -214,24 +236,28 @@ class HiveCatalog:
             **facts,
         )
 
-    def _asked(self, host: str, port: int, ask: Callable[[Any], _Value]) -> _Value:
-        socket = TSocket(host, port)
-        socket.setTimeout(_TIMEOUT_MS)
-        transport = TBufferedTransport(socket)
-        transport.open()
+    def _asked(self, host: str, port: int, call: str, arguments: Struct) -> Struct:
+        connection = ThriftConnection(host, port, _TIMEOUT_S)
         try:
-            client = ThriftHiveMetastore.Client(TBinaryProtocol(transport))
             if self._user:
-                client.set_ugi(self._user, [])
-            return ask(client)
+                connection.call("set_ugi", {1: text(self._user), 2: Value(Kind.LIST, [], (Kind.STRING,))})
+            return connection.call(call, arguments)
         finally:
-            transport.close()
+            connection.close()
 
 
-def _fields(columns: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [ttypes.FieldSchema(name=each["Name"], type=each["Type"], comment=each.get("Comment")) for each in columns]
+def _read(found: Struct, number: int, default: Any) -> Any:
+    return found[number].value if number in found else default
 
 
-def _shapes(columns: Sequence[Any] | None) -> list[tuple[str, str, str]]:
+def _fields(columns: Sequence[Mapping[str, Any]]) -> Value:
+    fields = []
+    for each in columns:
+        comment = {3: text(each["Comment"])} if each.get("Comment") else {}
+        fields.append({1: text(each["Name"]), 2: text(each["Type"]), **comment})
+    return structs(fields)
+
+
+def _shapes(columns: Value) -> list[tuple[str, str, str]]:
     # The metastore keeps names in small letters.
-    return [(each.name.lower(), each.type, each.comment or "") for each in columns or ()]
+    return [(_read(each, 1, "").lower(), _read(each, 2, ""), _read(each, 3, "")) for each in columns.value]

@@ -65,14 +65,8 @@ def _glue(connection: Any) -> Catalog:
 
 
 def _hive(connection: Any) -> Catalog:
-    try:
-        from airflow_txlog.catalogs.hive import HiveCatalog
-    except ModuleNotFoundError as error:
-        raise InvalidJobSpec(
-            f"catalog_conn_id: the connection {connection.conn_id!r} is a Hive Metastore, which needs the package "
-            f"{error.name}. Nothing was read. Install airflow-provider-txlog[hive] where tasks run.",
-            argument="catalog_conn_id",
-        ) from None
+    from airflow_txlog.catalogs.hive import HiveCatalog
+
     extra = connection.extra_dejson
     secure = next((name for name in ("authMechanism", "auth_mechanism") if extra.get(name) not in _PLAIN), None)
     if secure is not None:

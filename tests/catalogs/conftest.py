@@ -14,7 +14,7 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A catalog, with other people's client of its server."""
     if request.param == "glue":
         return GlueBackend(request.getfixturevalue("glue_endpoint"))
-    return HiveBackend(*request.getfixturevalue("metastore"), str(tmp_path_factory.mktemp("lake")))
+    return HiveBackend(request.getfixturevalue("metastore"), str(tmp_path_factory.mktemp("lake")))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from airflow_txlog.catalogs.hive import HiveCatalog
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable, InvalidInput
 from tests.conftest import ManualClock
 from tests.helpers.catalogs import HiveBackend, Record
+from tests.helpers.metastore import Metastore
 
 KEYS = ("AKIA", "canary-secret", "canary-token")
 TABLE = {
@@ -116,12 +117,14 @@ def test_a_resource_link_leads_to_the_table_of_the_other_account(clock: ManualCl
 
 
 def test_the_second_address_of_a_metastore_answers_if_the_first_is_away(
-    metastore: tuple[str, int], clock: ManualClock, tmp_path_factory: pytest.TempPathFactory
+    metastore: Metastore, clock: ManualClock, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    backend = HiveBackend(*metastore, str(tmp_path_factory.mktemp("lake")))
+    backend = HiveBackend(metastore, str(tmp_path_factory.mktemp("lake")))
     backend.create_database("second_address")
     backend.put(Record(name="second_address.t", location=f"{backend.root}/t", parameters={"table_type": "delta"}))
-    catalog = HiveCatalog("c", [("127.0.0.1", closed_port()), metastore], user="etl", clock=clock)
+    catalog = HiveCatalog(
+        "c", [("127.0.0.1", closed_port()), (metastore.host, metastore.port)], user="etl", clock=clock
+    )
     assert catalog.find("second_address.t").uri == f"{backend.root}/t"
     assert clock.slept == []
 

@@ -67,4 +67,4 @@ def test_a_place_that_is_not_a_tables_is_refused(location: str) -> None:
 def test_a_catalog_of_one_store_names_no_place_on_this_machine() -> None:
     """Whoever may edit an entry of Glue would otherwise have a worker read and write its own disk."""
     with pytest.raises(UnusablePlace):
-        table_place("c", "db.t", "file:/home/airflow/t", ("s3",))
+        table_place("c", "db.t", "file:/lake/t", ("s3",))

@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
-from thrift.protocol.TBinaryProtocol import TBinaryProtocol
-from thrift.transport.TSocket import TSocket
-from thrift.transport.TTransport import TBufferedTransport
-
 from airflow_txlog.catalogs.base import Catalog
 from airflow_txlog.catalogs.glue import GlueCatalog
 from airflow_txlog.catalogs.hive import HiveCatalog
 from tests.helpers import glue
+from tests.helpers.metastore import Metastore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,50 +91,48 @@ class GlueBackend:
 
 
 class HiveBackend:
-    """The metastore, through a Thrift client of its own."""
+    """The metastore, by the Java classes of Hive itself, which run in its JVM."""
 
-    def __init__(self, host: str, port: int, root: str) -> None:
+    def __init__(self, metastore: Metastore, root: str) -> None:
         self.root = root
-        self.catalog: HiveCatalog = HiveCatalog("hive_test", [(host, port)])
-        transport = TBufferedTransport(TSocket(host, port))
-        transport.open()
-        self._client = ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+        self.catalog: HiveCatalog = HiveCatalog("hive_test", [(metastore.host, metastore.port)])
+        self._handler = metastore.handler
+        self._api = metastore.jvm.org.apache.hadoop.hive.metastore.api
 
     def create_database(self, name: str) -> None:
-        place = f"file:{self.root}/{name}.db"
-        self._client.create_database(ttypes.Database(name=name, locationUri=place, parameters={}))
+        self._handler.create_database(self._api.Database(name, "", f"file:{self.root}/{name}.db", {}))
 
     def put(self, record: Record) -> None:
-        database, table = record.name.split(".")
-        self._client.create_table(
-            ttypes.Table(
-                dbName=database,
-                tableName=table,
-                owner="other",
-                tableType=record.kind,
-                parameters={"EXTERNAL": "TRUE", **record.parameters},
-                partitionKeys=[],
-                viewOriginalText="SELECT 1" if record.kind == "VIRTUAL_VIEW" else None,
-                sd=ttypes.StorageDescriptor(
-                    cols=[ttypes.FieldSchema(name=name, type=kind) for name, kind in record.columns],
-                    location=record.location or None,
-                    inputFormat=record.input_format,
-                    serdeInfo=ttypes.SerDeInfo(parameters=dict(record.serde_parameters)),
-                    bucketCols=[],
-                    sortCols=[],
-                    parameters={},
-                ),
-            )
-        )
+        serde = self._api.SerDeInfo()
+        serde.setParameters(dict(record.serde_parameters))
+        storage = self._api.StorageDescriptor()
+        storage.setCols([self._api.FieldSchema(name, kind, None) for name, kind in record.columns])
+        storage.setInputFormat(record.input_format)
+        storage.setSerdeInfo(serde)
+        if record.location:
+            storage.setLocation(record.location)
+        table = self._api.Table()
+        database, name = record.name.split(".")
+        table.setDbName(database)
+        table.setTableName(name)
+        table.setOwner("other")
+        table.setTableType(record.kind)
+        table.setParameters({"EXTERNAL": "TRUE", **record.parameters})
+        table.setPartitionKeys([])
+        table.setSd(storage)
+        if record.kind == "VIRTUAL_VIEW":
+            table.setViewOriginalText("SELECT 1")
+        self._handler.create_table(table)
 
     def get(self, name: str) -> Record:
-        found: Any = self._client.get_table(*name.split("."))
+        found: Any = self._handler.get_table(*name.split("."))
+        storage = found.getSd()
         return Record(
             name=name,
-            kind=found.tableType,
-            location=found.sd.location,
-            input_format=found.sd.inputFormat,
-            parameters=found.parameters,
-            serde_parameters=found.sd.serdeInfo.parameters,
-            columns=[(each.name, each.type) for each in found.sd.cols],
+            kind=found.getTableType(),
+            location=storage.getLocation(),
+            input_format=storage.getInputFormat(),
+            parameters=dict(found.getParameters()),
+            serde_parameters=dict(storage.getSerdeInfo().getParameters()),
+            columns=[(each.getName(), each.getType()) for each in storage.getCols()],
         )

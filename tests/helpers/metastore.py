@@ -7,20 +7,37 @@ one, makes the metastore's handler and serves it on 127.0.0.1 alone. The JVM end
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
+@dataclass(frozen=True)
+class Metastore:
+    """A running metastore. `handler` is what it serves, and `jvm` its JVM, for a test that writes as Hive does."""
+
+    host: str
+    port: int
+    handler: Any
+    jvm: Any
+
+    @property
+    def connection(self) -> str:
+        """The connection of Airflow, as JSON."""
+        return json.dumps({"conn_type": "hive_metastore", "host": self.host, "port": self.port})
+
+
 @contextlib.contextmanager
-def running(warehouse: Path) -> Iterator[tuple[str, int]]:
-    """Yield host and port of a metastore whose databases are below a folder. Skips the test without Java."""
+def running(warehouse: Path) -> Iterator[Metastore]:
+    """Yield a metastore whose databases are below a folder. Skips the test without Java."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("no Java for a Hive Metastore")
     import pyspark
@@ -42,9 +59,9 @@ def running(warehouse: Path) -> Iterator[tuple[str, int]]:
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
     try:
-        here = _serve(gateway, warehouse)
+        here, handler = _serve(gateway, warehouse)
         _wait_for(here)
-        yield ("127.0.0.1", here)
+        yield Metastore("127.0.0.1", here, handler, gateway.jvm)
     finally:
         with contextlib.suppress(Exception):
             gateway.shutdown()
@@ -56,7 +73,7 @@ def running(warehouse: Path) -> Iterator[tuple[str, int]]:
             process.wait()
 
 
-def _serve(gateway: Any, warehouse: Path) -> int:
+def _serve(gateway: Any, warehouse: Path) -> tuple[int, Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -85,7 +102,7 @@ def _serve(gateway: Any, warehouse: Path) -> int:
             server.serve()
 
     threading.Thread(target=serve, daemon=True).start()
-    return port
+    return port, handler
 
 
 def _wait_for(port: int) -> None:
