@@ -40,6 +40,25 @@ _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTable:
+    """A table whose catalog hands out credentials for its files or ratifies its commits; without a secret.
+
+    `uri`: its place. `name`: `catalog.schema.table`. `endpoint`: the catalog's URL. `catalog_conn_id`: the connection
+    with the catalog's token. `storage_conn_id`: the name under which the table's temporary credentials are offered;
+    None: those of `Access`. `is_managed`: each commit is ratified by the catalog before it counts. `table_id`: the id
+    that the log must have.
+    """
+
+    uri: str
+    name: str
+    endpoint: str
+    catalog_conn_id: str
+    table_id: str
+    is_managed: bool = False
+    storage_conn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """How the store of a table is opened, the same in the task, in its job and on every executor.
 
@@ -48,13 +67,33 @@ class Access:
     which each process fetches itself (`storage.credentials`); None: the process's own identity. `allow_absolute_paths`:
     data files and deletion vectors outside of the table, or behind a link inside it, may be read from the same kind of
     store. `single_writer`: the caller ensures that no two processes write the table at once, so a file system without a
-    proven put-if-absent is enough (docs/stores.md).
+    proven put-if-absent is enough (docs/stores.md). `catalog_tables`: the tables whose catalog has a part in opening
+    their stores; each process compares the place that it opens with theirs.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     storage_conn_id: str | None = None
     allow_absolute_paths: bool = False
     single_writer: bool = False
+    catalog_tables: tuple[CatalogTable, ...] = ()
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Access:
+        """Return the access whose `dataclasses.asdict` went through JSON."""
+        tables = tuple(CatalogTable(**each) for each in given.get("catalog_tables") or ())
+        return cls(**{**given, "catalog_tables": tables})
+
+    def catalog_table(self, place: str) -> CatalogTable | None:
+        """Return the catalog's table at a place or around it: of several the innermost."""
+        around = [each for each in self.catalog_tables if f"{place.rstrip('/')}/".startswith(f"{each.uri}/")]
+        return max(around, key=lambda each: len(each.uri), default=None)
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """The names of all credentials that a process needs to open the stores."""
+        found = [self.storage_conn_id, *(each.storage_conn_id for each in self.catalog_tables)]
+        tokens = [each.catalog_conn_id for each in self.catalog_tables if each.is_managed]
+        return tuple(dict.fromkeys(name for name in (*found, *tokens) if name is not None))
 
 
 PLAIN = Access()
@@ -84,6 +123,14 @@ def split(text: str) -> LocationParts:
 def is_absolute(text: str) -> bool:
     """Return whether a text is an absolute path or a URI, which mean the same in every process; `~` does not."""
     return re.match(ABSOLUTE, text) is not None
+
+
+def canonical_place(text: str) -> str:
+    """Return the one spelling of an absolute location: `file:///lake/t`, `s3://bucket/t`; without a trailing slash."""
+    scheme, authority, path = split(text)
+    if scheme in (None, LOCAL) and authority.lower() in ("", "localhost"):
+        return f"{LOCAL}://{os.path.normpath(path)}"
+    return f"{store_kind(text)}://{authority}{path.rstrip('/')}"
 
 
 def can_name_a_file(text: str) -> bool:

@@ -28,7 +28,12 @@ from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import CheckpointFiles, look, read_hint
 from airflow_txlog.engine.many_files import Deletion, delete_files, progress_log
 from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
-from airflow_txlog.engine.table.schema.features import check_writable, reader_features, writer_features
+from airflow_txlog.engine.table.schema.features import (
+    check_maintained_here,
+    check_writable,
+    reader_features,
+    writer_features,
+)
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_time
 from airflow_txlog.engine.table.snapshot.files import file_keys
@@ -147,7 +152,8 @@ NOTHING = LogCleanup(cut=None, deleted_files=0, deleted_bytes=0)
 def clean_after_checkpoint(store: Store, snapshot: Snapshot, clock: Clock) -> None:
     """Clean the log if the table enables it, after a checkpoint of its latest version. An error is only logged."""
     try:
-        if snapshot.table_properties.clean_expired_log:
+        # The log of a managed table is cleaned by its catalog.
+        if store.catalog_table is None and snapshot.table_properties.clean_expired_log:
             check_writable(snapshot.protocol, snapshot.metadata, snapshot.delta_schema, store.root)
             clean_log(store, snapshot, clock, automatic=True)
     except Exception as error:
@@ -164,6 +170,7 @@ def clean_log(store: Store, snapshot: Snapshot, clock: Clock, *, automatic: bool
 
     Raises whatever the store raises at a listing or a delete.
     """
+    check_maintained_here(store, "log cleanup")
     listed = store.list(LOG_DIRECTORY)
     # The slower of the store's clock and ours counts.
     store_ms = max((info.modified_ms for info in listed), default=0) if automatic else store.now_ms()
@@ -195,6 +202,7 @@ def cut_log(store: Store, snapshot: Snapshot, cut: int, clock: Clock) -> LogClea
     deleted. Raises the store's errors for a listing or a delete, and CorruptCheckpoint if the sidecars of an older
     checkpoint are unknown.
     """
+    check_maintained_here(store, "log cut")
     listed = store.list(LOG_DIRECTORY)
     doomed = _before(listed, cut)
     hint = read_hint(store)

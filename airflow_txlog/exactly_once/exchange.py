@@ -125,7 +125,7 @@ class Exchange:
     def received(cls, value: str) -> tuple[Exchange, int, dict[str, Any]]:
         """Return the exchange, the submission's number and the withheld fields that `handed_over` was given."""
         given = json.loads(value)
-        exchange = cls(open_store(given["root"], Access(**given["access"])), given["key"])
+        exchange = cls(open_store(given["root"], Access.from_json(given["access"])), given["key"])
         return exchange, int(given["number"]), dict(given["withheld"])
 
 

@@ -16,7 +16,17 @@ from importlib import import_module
 from typing import Any
 
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.locations import LOCAL, PLAIN, Access, can_name_a_file, local_path, scheme_of, shown, split
+from airflow_txlog.locations import (
+    LOCAL,
+    PLAIN,
+    Access,
+    can_name_a_file,
+    canonical_place,
+    local_path,
+    scheme_of,
+    shown,
+    split,
+)
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.limits import USUAL, Limits
 from airflow_txlog.storage.local import LocalStore
@@ -75,12 +85,21 @@ def open_store(uri: str | os.PathLike[str] | Store, access: Access, limits: Limi
     """Return the store rooted at a table's URI, or a `Store` as it is. Nothing is read or written yet.
 
     A relative local path counts from the working directory. Raises UnsupportedStore for a file system without a proven
-    put-if-absent, unless `access.single_writer`.
+    put-if-absent, unless `access.single_writer`. A table of `access.catalog_tables` is opened with its own credentials,
+    and with its catalog if that manages it.
     """
     if not isinstance(uri, (str, os.PathLike)):
         return uri
+    place = canonical_place(os.fspath(uri)) if access.catalog_tables else ""
+    table = access.catalog_table(place)
+    if table is not None and table.storage_conn_id is not None:
+        access = dataclasses.replace(access, storage_conn_id=table.storage_conn_id)
     store = _opened(uri, access)
     store.limits = limits
+    if table is not None and table.is_managed and table.uri == place:
+        from airflow_txlog.storage.unity_commits import managed
+
+        return managed(store, table)
     return store
 
 

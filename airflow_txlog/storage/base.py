@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import OutsideTable
-from airflow_txlog.locations import LOCAL, Access, is_inside, store_kind
+from airflow_txlog.locations import LOCAL, Access, CatalogTable, is_inside, store_kind
 from airflow_txlog.storage.limits import USUAL, Limits
 
 LOG = "_delta_log"
@@ -57,6 +57,8 @@ class Store(ABC):
     """How many files `delete_many` deletes in one request; 1 if each delete is a separate call."""
     limits: Limits = USUAL
     """The thresholds of the work on the table."""
+    catalog_table: CatalogTable | None = None
+    """The table of the catalog that ratifies the commits of this log; None: they count once their file exists."""
 
     def __init__(self, root: str, access: Access) -> None:
         """`open_store(root, access)` opens the same store in any process.

@@ -35,12 +35,13 @@ FOLDER = "TXLOG_CREDENTIALS_FOLDER"
 """Workers of a Spark that many jobs share have this variable instead. It names a private folder of this user, with a
 file for each running job: JSON of URL and token."""
 
-AWS, GOOGLE, AZURE = "aws", "google", "azure"
+AWS, GOOGLE, AZURE, UNITY = "aws", "google", "azure", "unity"
 """The kinds. The values of each:
 
 - AWS: `access_key`, `secret_key`, and `token` for temporary ones;
 - GOOGLE: `token`, an access token;
-- AZURE: one of `connection_string`, `account_key`, `sas_token`, and `token`, an access token.
+- AZURE: one of `connection_string`, `account_key`, `sas_token`, and `token`, an access token;
+- UNITY: `token`, a bearer token of the catalog, empty if it needs none.
 """
 
 # Credentials that never expire are renewed too, so that a changed connection is noticed.

@@ -30,17 +30,21 @@ from airflow_txlog.engine.commit.writers import commit_turn
 from airflow_txlog.engine.log.actions import Commit, decode_commit, encode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files
+from airflow_txlog.engine.table.schema.features import check_committer
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import (
+    CatalogRefused,
     CommitContention,
     CommitStateUnknown,
     ConcurrentLogCleanup,
     CredentialsUnavailable,
     OutsideTable,
     TableNotFound,
+    TableNotInCatalog,
     TableReplaced,
     TxlogError,
     UnsupportedStore,
+    WrongTableId,
 )
 from airflow_txlog.storage.base import FileInfo, NothingSent, Store
 from airflow_txlog.storage.limits import LOG_FILE
@@ -204,6 +208,8 @@ def commit(
     LimitExceeded, the errors of the guard, and those of the store (UnsupportedStore, an OSError). Only after
     CommitStateUnknown may the commit be in the log: every other error proves that it is not.
     """
+    if attempt.resulting_protocol is not None and attempt.resulting_metadata is not None:
+        check_committer(attempt.resulting_protocol, attempt.resulting_metadata.configuration, store)
     course = _Course(store, attempt, anchor, guard)
     with commit_turn(store, clock) as has_waited:
         if has_waited and _is_commit(anchor, attempt.read_version):
@@ -308,6 +314,17 @@ _REFUSALS = frozenset(
 )
 
 
+# Errors that precede the put, or by which a catalog ratified nothing.
+_NOTHING_MADE = (
+    OutsideTable,
+    CredentialsUnavailable,
+    NothingSent,
+    CatalogRefused,
+    TableNotInCatalog,
+    WrongTableId,
+)
+
+
 def _is_refusal(failure: Exception) -> bool:
     """Return whether the put created nothing and cannot land later; a read-back must confirm it."""
     return isinstance(failure, UnsupportedStore) or (isinstance(failure, OSError) and failure.errno in _REFUSALS)
@@ -337,7 +354,7 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
                     return None
                 is_taken = True
         except Exception as error:
-            if isinstance(error, OutsideTable | CredentialsUnavailable | NothingSent) and is_refused:
+            if isinstance(error, _NOTHING_MADE) and is_refused:
                 raise  # before anything was made
             failure = error
             # One unanswered put may land later, whatever the next one returns.

@@ -32,6 +32,7 @@ from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, commi
 from airflow_txlog.engine.log.paths import Visibility, canonical_paths
 from airflow_txlog.engine.log.segment import look, read_hint
 from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
+from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.vacuum import vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
@@ -94,6 +95,7 @@ def remove_traces(
 
     Raises UnsupportedFeature if the table may not be written here, and the errors of the store.
     """
+    check_maintained_here(table.store, "removal of traces")
     removing = _Removing(table, forms, writer_ms, tags, say)
     deleted, size = removing.vacuum()
     waits = removing.waits()

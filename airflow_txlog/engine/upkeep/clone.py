@@ -35,6 +35,7 @@ from airflow_txlog.engine.log.vectors import absolute_vector, vector_file
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING, table_schema
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
+    check_maintained_here,
     check_writable,
     missing_features,
     needed_features,
@@ -85,7 +86,11 @@ class Cloneable:
 
     @classmethod
     def of(cls, snapshot: Snapshot, spelled: str | None = None) -> Cloneable:
-        """Return the content of a version. `spelled` counts only if it has a scheme of another store than the disk."""
+        """Return the content of a version. `spelled` counts only if it has a scheme of another store than the disk.
+
+        Raises UnsupportedFeature for a table that a catalog manages: only it knows how long the files stay.
+        """
+        check_maintained_here(snapshot.store, "CLONE")
         return cls(
             uri=snapshot.uri,
             spelled=spelled.rstrip("/") if spelled is not None and _is_remote(spelled) else snapshot.uri,

@@ -26,6 +26,7 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import Visibility
 from airflow_txlog.engine.many_files import PROGRESS_MS, Deletion, Progress, delete_files, look_up, progress_log
 from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
+from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.schema.properties import DAY_MS, ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.engine.table.snapshot.commit_times import list_commits
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -93,6 +94,7 @@ def vacuum_table(
 
     Raises UnsupportedFeature if the table may not be written here, and the errors of `vacuum`.
     """
+    check_maintained_here(table.store, "VACUUM")
     # Before the log is read: see there. A lite vacuum deletes only files that the log has named.
     waiting = [] if request.mode == "lite" else waiting_files(table.store)
     # A dry run only reads, so the table need not be writable here.

@@ -22,6 +22,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
 from airflow_txlog.engine.log.segment import look
+from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.engine.upkeep.vacuum_plan import milliseconds
 from airflow_txlog.exactly_once.transactions import remove_saved_work
@@ -54,6 +55,7 @@ class _Erasure:
 
     def run(self) -> JobResult:
         context = self._context
+        check_maintained_here(context.store, "ERASE")
         # A table that may not be written here is refused before anything is done.
         snapshot = context.table.begin().snapshot
         assert snapshot is not None

@@ -18,6 +18,7 @@ from airflow_txlog.contract.wording import plural, size_text
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.checkpointing import clean_log
 from airflow_txlog.engine.log.segment import list_segment
+from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.files import stated_count, vectors_of
 from airflow_txlog.engine.upkeep.removed_files import write_last_vacuum
 from airflow_txlog.engine.upkeep.vacuum import vacuum_table
@@ -68,6 +69,7 @@ class _Upkeep:
 
     def run(self) -> JobResult:
         context, table = self._context, self._context.table
+        check_maintained_here(context.store, "upkeep")
         # A table that may not be written here is refused before anything is rewritten; a dry run only reads.
         snapshot = table.snapshot() if self._described.dry_run else table.begin().snapshot
         assert snapshot is not None

@@ -203,9 +203,13 @@ class Attempt:
         return self.new_protocol or self.protocol
 
     @property
+    def resulting_metadata(self) -> Metadata | None:
+        return self.new_metadata or self.current_metadata
+
+    @property
     def resulting_properties(self) -> TableProperties:
         """The properties after the commit; the defaults for a new table without metadata."""
-        metadata = self.new_metadata or self.current_metadata
+        metadata = self.resulting_metadata
         return TableProperties({} if metadata is None else metadata.configuration, self.table)
 
     @property

@@ -30,23 +30,25 @@ from airflow_txlog.engine.table.schema.types import (
     walk_fields,
     walk_types,
 )
-from airflow_txlog.errors import CorruptTable, UnsupportedFeature
+from airflow_txlog.errors import CorruptTable, UnsupportedFeature, WrongTableId
+from airflow_txlog.storage.base import Store
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+CATALOG_MANAGED = "catalogManaged"
 READABLE = _names(
-    "columnMapping deletionVectors timestampNtz typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck "
-    "variantShredding variantShredding-preview variantType variantType-preview"
+    "catalogManaged columnMapping deletionVectors timestampNtz typeWidening typeWidening-preview v2Checkpoint "
+    "vacuumProtocolCheck variantShredding variantShredding-preview variantType variantType-preview"
 )
 
 # Deletion vectors and V2 checkpoints are optional for a writer even if the table allows them. The jobs enforce the
 # rules for rows (`rules`), because a commit handles files and reads no row.
 WRITABLE = _names(
-    "allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering columnMapping "
-    "deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants "
+    "allowColumnDefaults appendOnly catalogManaged changeDataFeed checkConstraints checkpointProtection clustering "
+    "columnMapping deletionVectors domainMetadata generatedColumns identityColumns inCommitTimestamp invariants "
     "materializePartitionColumns rowTracking timestampNtz typeWidening typeWidening-preview v2Checkpoint "
     "vacuumProtocolCheck variantShredding variantShredding-preview variantType variantType-preview"
 )
@@ -71,6 +73,8 @@ _LEGACY_WRITER = {
     6: ("identityColumns",),
 }
 MAX_READER_VERSION = 3
+UNITY_ID = "io.unitycatalog.tableId"
+"""The property in which Unity Catalog records its id of a table that it manages."""
 MAX_WRITER_VERSION = 7
 
 
@@ -129,6 +133,59 @@ def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, t
     # The property alone makes no writer number rows; the protocol does.
     if "rowTracking" in active and "rowTracking" not in writer_features(protocol):
         raise _refusal(table, "rowTracking", "write")
+
+
+def check_committer(protocol: Protocol, configuration: Mapping[str, str], store: Store) -> None:
+    """Raise UnsupportedFeature unless the store asks the catalog exactly if the table is managed by one.
+
+    Raises WrongTableId for a table of another id than the catalog's.
+    """
+    table = store.catalog_table
+    is_managed = CATALOG_MANAGED in reader_features(protocol) | writer_features(protocol)
+    if is_managed and table is None:
+        raise UnsupportedFeature(
+            f'{store.root} is managed by a catalog (feature "{CATALOG_MANAGED}"): its path alone shows neither its '
+            'latest version nor where to commit. Nothing was read or staged. Name the table, as table="catalog.schema.'
+            'table" with a catalog_conn_id (docs/tables-by-name.md).',
+            table=store.root,
+            feature=CATALOG_MANAGED,
+            needed_to="read",
+        )
+    if table is None:
+        return
+    if not is_managed:
+        raise UnsupportedFeature(
+            f'{store.root}: the catalog manages {table.name}, and the log does not list the feature "{CATALOG_MANAGED}"'
+            ": other writers would not ask the catalog. Nothing was read or staged.",
+            table=store.root,
+            feature=CATALOG_MANAGED,
+            needed_to="read",
+        )
+    found = configuration.get(UNITY_ID)
+    if found != table.table_id:
+        raise WrongTableId(
+            f"The catalog has {table.name} at {store.root} with the id {table.table_id}, and the log there is of a "
+            f"table with the id {found}. Nothing was read or written.",
+            connection=table.catalog_conn_id,
+            name=table.name,
+            expected=table.table_id,
+            found=found,
+        )
+
+
+def check_maintained_here(store: Store, what: str) -> None:
+    """Raise UnsupportedFeature for maintenance of a table that a catalog manages: it alone may allow that.
+
+    Source: protocol, "Maintenance Operations on Catalog-managed Tables".
+    """
+    if store.catalog_table is not None:
+        raise UnsupportedFeature(
+            f'{what} of {store.root} is refused: the table is managed by a catalog (feature "{CATALOG_MANAGED}"), '
+            "which alone may allow that, and does the maintenance itself. Nothing was read or changed.",
+            table=store.root,
+            feature=CATALOG_MANAGED,
+            needed_to=what,
+        )
 
 
 def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], table: str) -> None:

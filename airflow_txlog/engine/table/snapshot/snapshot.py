@@ -24,7 +24,7 @@ from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.schema import column_mapping
-from airflow_txlog.engine.table.schema.features import check_readable
+from airflow_txlog.engine.table.schema.features import check_committer, check_readable
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.commit_times import in_commit_ms, list_commits
@@ -272,6 +272,7 @@ def _checked(snapshot: Snapshot) -> Snapshot:
     # Without a schema, only the log can be read.
     schema = StructType(()) if metadata.schema_string is None else snapshot.delta_schema
     check_readable(snapshot.protocol, metadata, schema, snapshot.uri)
+    check_committer(snapshot.protocol, metadata.configuration, snapshot.store)
     return snapshot
 
 

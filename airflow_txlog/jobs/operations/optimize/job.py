@@ -24,6 +24,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
+from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.files import file_keys, path_of_key, vectors_of
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
@@ -113,6 +114,7 @@ class _Optimizing:
     def run(self) -> JobResult:
         context = self._context
         table = context.table
+        check_maintained_here(context.store, "OPTIMIZE")
         with context.step("plan"):
             # Anything that forbids a write is found here, before anything is staged.
             snapshot = table.begin().snapshot

@@ -1,0 +1,478 @@
+"""Tables that a catalog manages: the log as the catalog shows it, commits that it ratifies, and each harm on the way.
+
+The catalog is a fake (`tests.helpers.unity`). Whatever is harmed, the table is readable, and the same work done again
+is in it once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.errors import (
+    CatalogRefused,
+    CatalogUnavailable,
+    CommitConflict,
+    CommitStateUnknown,
+    UnsupportedFeature,
+    VersionNotFound,
+    WrongTableId,
+)
+from airflow_txlog.storage import Access, LocalStore
+from airflow_txlog.storage.managed import STAGED, CatalogState, ManagedStore
+from tests.helpers.managed import NAME, PROPERTIES, committer_of, created, ids, opened, rows
+from tests.helpers.rows import append, stage
+from tests.helpers.unity import FakeTable, FakeUnity, Fault
+
+PATIENT = CommitPolicy(unknown_deadline_s=5.0, max_backoff_s=0.05)
+HASTY = CommitPolicy(unknown_deadline_s=0.0, max_backoff_s=0.01)
+
+
+@pytest.fixture
+def unity() -> Iterator[FakeUnity]:
+    with FakeUnity() as unity:
+        yield unity
+
+
+@pytest.fixture
+def entry(unity: FakeUnity, tmp_path: Path) -> FakeTable:
+    """A managed table at version 0, without rows."""
+    return created(unity, f"file://{tmp_path}/orders")
+
+
+def folder_of(entry: FakeTable) -> str:
+    return entry.location.removeprefix("file://")
+
+
+def staged_names(table: Table) -> list[str]:
+    return [info.path.rpartition("/")[2] for info in table.store.list(STAGED)]
+
+
+def published(entry: FakeTable) -> list[int]:
+    names = [path.name for path in Path(folder_of(entry), "_delta_log").glob("*.json")]
+    return sorted(int(name.removesuffix(".json")) for name in names)
+
+
+def unpublish(entry: FakeTable, version: int) -> None:
+    """As if the writer of the version had died before it published it."""
+    Path(folder_of(entry), commit_name(version)).unlink()
+
+
+def appending(table: Table, number: int) -> Transaction:
+    """A transaction with a staged file."""
+    tx = table.begin()
+    tx.add(stage(table, rows(number), tx=tx))
+    return tx
+
+
+# --- the usual course -----------------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_staged_ratified_published_and_reported(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    unity.requests.clear()
+    assert append(table, rows(1)) == 1
+    assert append(table, rows(2)) == 2
+    assert ids(opened(unity, entry)) == [1, 2]
+    assert (entry.latest, entry.commits, published(entry)) == (2, {}, [0, 1, 2])
+    assert [name[:20] for name in staged_names(table)] == [f"{version:020d}" for version in (1, 2)]
+    assert entry.file_names[1] in staged_names(table)
+
+
+def test_readers_take_unpublished_commits_from_the_catalog(unity: FakeUnity, entry: FakeTable) -> None:
+    append(opened(unity, entry), rows(1))
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(opened(unity, entry), rows(2))
+        append(opened(unity, entry), rows(3))
+    assert sorted(entry.commits) == [2, 3]
+    for version in (2, 3):
+        unpublish(entry, version)
+    assert ids(opened(unity, entry)) == [1, 2, 3]
+    assert opened(unity, entry).latest_version() == 3
+    assert ids_at(opened(unity, entry), 2) == [1, 2]
+    # The next writer publishes what others left, in order, and says so.
+    append(opened(unity, entry), rows(4))
+    assert (entry.commits, published(entry)) == ({}, [0, 1, 2, 3, 4])
+
+
+def ids_at(table: Table, version: int) -> list[int]:
+    found: list[int] = sorted(table.at_version(version).to_arrow().column("id").to_pylist())
+    return found
+
+
+def test_a_published_file_beyond_the_latest_version_is_not_there(unity: FakeUnity, entry: FakeTable) -> None:
+    append(opened(unity, entry), rows(1))
+    log = Path(folder_of(entry), "_delta_log")
+    rogue = (log / f"{1:020d}.json").read_bytes()
+    (log / f"{2:020d}.json").write_bytes(rogue)
+    (log / f"{2:020d}.checkpoint.parquet").write_bytes(b"x")
+    table = opened(unity, entry)
+    assert (table.latest_version(), ids(table)) == (1, [1])
+    with pytest.raises(VersionNotFound):
+        table.snapshot(2)
+    # The catalog ratifies our version 2, and readers take its bytes, not those of the rogue file.
+    assert append(table, rows(2)) == 2
+    assert ids(opened(unity, entry)) == [1, 2]
+    assert sorted(entry.commits) == [2]
+    assert (log / f"{2:020d}.json").read_bytes() == rogue
+
+
+def test_a_published_file_with_other_bytes_than_the_ratified_ones_is_not_read(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(opened(unity, entry), rows(1))
+    path = Path(folder_of(entry), commit_name(1))
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    assert ids(opened(unity, entry)) == [1]
+
+
+def test_a_version_keeps_its_identity_when_another_process_publishes_it(unity: FakeUnity, entry: FakeTable) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(opened(unity, entry), rows(1))
+    unpublish(entry, 1)
+    table = opened(unity, entry)
+    tx = appending(table, 3)
+    before = table.snapshot()
+    append(opened(unity, entry), rows(2))
+    assert published(entry) == [0, 1, 2]
+    # Neither the transaction nor a refresh takes the log for another one.
+    assert table.snapshot().version == 2
+    assert tx.commit("WRITE", {}) == 3
+    assert before.refresh().version == 3
+
+
+def test_a_commit_that_changes_the_schema_tells_the_catalog_in_the_same_request(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    table = opened(unity, entry)
+    tx = table.begin()
+    assert tx.metadata is not None
+    schema = json.loads(tx.metadata.schema_string or "")
+    inner = {"type": "array", "elementType": "string", "containsNull": True}
+    schema["fields"].append({"name": "tags", "type": inner, "nullable": True, "metadata": {}})
+    tx.set_metadata(
+        tx.metadata.__class__(
+            **{
+                **{name: getattr(tx.metadata, name) for name in tx.metadata.__struct_fields__},
+                "schema_string": json.dumps(schema),
+                "configuration": {**tx.metadata.configuration, "delta.logRetentionDuration": "interval 60 days"},
+            }
+        )
+    )
+    tx.commit("ADD COLUMNS", {})
+    assert entry.columns["fields"][-1]["type"] == {"type": "array", "element-type": "string", "contains-null": True}
+    assert entry.properties["delta.logRetentionDuration"] == "interval 60 days"
+    assert entry.last_commit_version == 1
+    append(table, rows(1).append_column("tags", [[["a"]]]).cast(table.snapshot().schema))
+    assert entry.last_commit_version == 1
+
+
+# --- races ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_race_is_rebased_over_the_winner(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    tx = appending(table, 2)
+    append(opened(unity, entry), rows(1))
+    assert tx.commit("WRITE", {}) == 2
+    assert tx.outcome is not None
+    assert tx.outcome.rebased_over == [1]
+    assert [name[:20] for name in staged_names(table)] == [f"{1:020d}", f"{2:020d}"]
+
+
+def test_a_conflict_is_a_conflict_and_nothing_is_committed(unity: FakeUnity, entry: FakeTable) -> None:
+    append(opened(unity, entry), rows(1))
+    ours, theirs = opened(unity, entry).begin(), opened(unity, entry).begin()
+    for tx in (ours, theirs):
+        tx.remove(tx.read())
+    theirs.commit("DELETE", {})
+    with pytest.raises(CommitConflict):
+        ours.commit("DELETE", {})
+    assert entry.latest == 2
+
+
+def test_writers_that_race_neither_lose_nor_double_rows(unity: FakeUnity, entry: FakeTable) -> None:
+    failures: list[BaseException] = []
+
+    def write(first: int) -> None:
+        try:
+            for number in range(first, first + 5):
+                append(opened(unity, entry, policy=PATIENT), rows(number))
+        except BaseException as error:
+            failures.append(error)
+
+    writers = [threading.Thread(target=write, args=(start,)) for start in (100, 200, 300)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failures == []
+    assert ids(opened(unity, entry)) == [first + each for first in (100, 200, 300) for each in range(5)]
+    assert entry.latest == 15
+
+
+def test_a_checkpoint_is_written_of_a_published_version_alone(unity: FakeUnity, entry: FakeTable) -> None:
+    for number in range(1, 10):
+        append(opened(unity, entry), rows(number))
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=99)):
+        append(opened(unity, entry), rows(10))
+    log = Path(folder_of(entry), "_delta_log")
+    assert [path.name[:20] for path in log.glob("*.checkpoint.*")] == [f"{10:020d}"]
+    unpublish(entry, 10)
+    table = opened(unity, entry)
+    assert table.checkpoint() == 10
+    assert published(entry)[-1] == 10
+    assert ids(opened(unity, entry)) == list(range(1, 11))
+
+
+# --- harm -------------------------------------------------------------------------------------------------------------
+
+HTTP_HARM = [
+    Fault("lost"),
+    Fault("unanswered"),
+    Fault("refused", status=503),
+    Fault("refused", status=500, type="CommitStateUnknownException"),
+    Fault("refused", status=429, type="TooManyRequestsException"),
+]
+REQUESTS = ["GET", "add-commit", "set-latest-backfilled-version"]
+
+
+def append_once(unity: FakeUnity, entry: FakeTable, number: int, policy: CommitPolicy) -> None:
+    """The work of a task: nothing if its application transaction is in the table."""
+    table = opened(unity, entry, policy=policy)
+    if table.snapshot().application_version(f"task-{number}") is None:
+        append(table, rows(number), application=(f"task-{number}", 1))
+
+
+def check_once(unity: FakeUnity, entry: FakeTable, *numbers: int) -> None:
+    assert ids(opened(unity, entry)) == sorted(numbers)
+    assert len(set(entry.file_names.values())) == entry.latest == len(numbers)
+
+
+@pytest.mark.parametrize("policy", [PATIENT, HASTY], ids=["patient", "hasty"])
+@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("on", REQUESTS)
+@pytest.mark.parametrize("harm", HTTP_HARM, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.type}")
+def test_a_harmed_request_neither_loses_nor_doubles_a_commit(
+    unity: FakeUnity, entry: FakeTable, harm: Fault, on: str, after: int, times: int, policy: CommitPolicy
+) -> None:
+    append_once(unity, entry, 1, policy)
+    fault = Fault(harm.kind, on=on, after=after, status=harm.status, type=harm.type, times=times)
+    with unity.harmed(fault), suppress(CommitStateUnknown, CatalogUnavailable):
+        append_once(unity, entry, 2, policy)
+    append_once(unity, entry, 2, policy)
+    append_once(unity, entry, 3, policy)
+    check_once(unity, entry, 1, 2, 3)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class KillingStore(LocalStore):
+    """Dies before or after the request number `left` that changes a file of the log."""
+
+    left = 10**6
+    is_after = False
+
+    def _count(self, work: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left == 0 and not self.is_after:
+            raise Killed
+        done = work()
+        if self.left == 0:
+            raise Killed
+        return done
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return bool(self._count(lambda: LocalStore.put_if_absent(self, path, data)))
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("request_number", [1, 2])
+def test_a_writer_that_is_killed_at_a_file_of_the_log_commits_once(
+    unity: FakeUnity, entry: FakeTable, request_number: int, is_after: bool
+) -> None:
+    inner = KillingStore(folder_of(entry))
+    table = opened(unity, entry, inner)
+    inner.left, inner.is_after = request_number, is_after
+    with pytest.raises(Killed):
+        append(table, rows(1), application=("task-1", 1))
+    append_once(unity, entry, 1, PATIENT)
+    append_once(unity, entry, 2, PATIENT)
+    check_once(unity, entry, 1, 2)
+
+
+@pytest.mark.parametrize("on", REQUESTS)
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_writer_that_is_killed_at_a_request_to_the_catalog_commits_once(
+    unity: FakeUnity, entry: FakeTable, monkeypatch: pytest.MonkeyPatch, on: str, is_after: bool
+) -> None:
+    table = opened(unity, entry)
+    method = {"GET": "load", "add-commit": "ratify", "set-latest-backfilled-version": "published"}[on]
+    committer: Any = table.store._committer  # type: ignore[attr-defined]
+    whole = getattr(committer, method)
+
+    def dying(*given: Any) -> CatalogState:
+        if is_after:
+            whole(*given)
+        raise Killed
+
+    monkeypatch.setattr(committer, method, dying)
+    with pytest.raises(Killed):
+        append(table, rows(1), application=("task-1", 1))
+    append_once(unity, entry, 1, PATIENT)
+    append_once(unity, entry, 2, PATIENT)
+    check_once(unity, entry, 1, 2)
+
+
+def test_an_answer_that_stays_away_is_an_unknown_commit_and_the_retry_finds_it(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    table = opened(unity, entry, policy=HASTY)
+    tx = appending(table, 1)
+    tx.set_application("task-1", 1)
+    with unity.harmed(Fault("unanswered", on="add-commit"), Fault("lost", times=99)), pytest.raises(CommitStateUnknown):
+        tx.commit("WRITE", {})
+    assert entry.latest == 1
+    assert opened(unity, entry).snapshot().application_version("task-1") == 1
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_is_refused_at_once(unity: FakeUnity, entry: FakeTable) -> None:
+    append(opened(unity, entry), rows(1))
+    table = opened(unity, entry)
+    tx = appending(table, 2)
+    # The catalog lost a version, from a backup.
+    entry.latest, entry.file_names = 0, {}
+    with pytest.raises(CatalogRefused) as raised:
+        tx.commit("WRITE", {})
+    assert raised.value.facts["status"] == "InvalidParameterValueException"
+    assert entry.latest == 0
+
+
+def test_a_table_that_was_made_again_is_refused(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    tx = appending(table, 1)
+    entry.table_id = "99999999-2222-4333-8444-555555555555"
+    with pytest.raises(WrongTableId):
+        tx.commit("WRITE", {})
+    with pytest.raises(WrongTableId):
+        table.snapshot()
+
+
+def test_a_log_of_another_table_id_is_refused(unity: FakeUnity, entry: FakeTable) -> None:
+    entry.table_id = "99999999-2222-4333-8444-555555555555"
+    with pytest.raises(WrongTableId) as raised:
+        opened(unity, entry).snapshot()
+    assert raised.value.facts["found"] == "11111111-2222-4333-8444-555555555555"
+
+
+def test_too_many_unpublished_commits_are_published_here(unity: FakeUnity, entry: FakeTable) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=99)):
+        for number in (1, 2, 3):
+            append(opened(unity, entry), rows(number))
+    for version in (2, 3):
+        unpublish(entry, version)
+    unity.max_unpublished = 3
+    assert append(opened(unity, entry), rows(4)) == 4
+    assert (entry.commits, published(entry)) == ({}, [0, 1, 2, 3, 4])
+    unity.max_unpublished = 0
+    with pytest.raises(CatalogRefused) as raised:
+        append(opened(unity, entry), rows(5))
+    assert raised.value.retryable
+    assert ids(opened(unity, entry)) == [1, 2, 3, 4]
+
+
+def test_a_catalog_that_is_away_is_said_and_may_be_retried(unity: FakeUnity, entry: FakeTable) -> None:
+    with unity.harmed(Fault("lost", times=99)), pytest.raises(CatalogUnavailable) as raised:
+        opened(unity, entry).snapshot()
+    assert raised.value.retryable
+
+
+def test_a_token_that_is_refused_ends_a_commit_at_once(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    tx = appending(table, 1)
+    unity.tokens = {"secret"}
+    with pytest.raises(CatalogRefused, match="password"):
+        tx.commit("WRITE", {})
+    assert entry.latest == 0
+
+
+@pytest.mark.parametrize("what", ["read", "write", "create"])
+def test_a_managed_table_is_not_opened_by_its_path(entry: FakeTable, tmp_path: Path, what: str) -> None:
+    work: dict[str, Callable[[], object]] = {
+        "read": lambda: Table.open(entry.location),
+        "write": lambda: Table.at(entry.location, Access()).begin(),
+        "create": lambda: Table.create(tmp_path / "other", rows().schema, properties=PROPERTIES),
+    }
+    with pytest.raises(UnsupportedFeature, match="catalog_conn_id") as raised:
+        work[what]()
+    assert raised.value.facts["feature"] == "catalogManaged"
+
+
+def test_a_table_that_the_catalog_manages_and_whose_log_does_not_say_so_is_refused(
+    unity: FakeUnity, tmp_path: Path
+) -> None:
+    Table.create(tmp_path / "t", rows().schema)
+    entry = unity.add(NAME, f"file://{tmp_path}/t")
+    with pytest.raises(UnsupportedFeature, match="does not list"):
+        opened(unity, entry).snapshot()
+
+
+def test_maintenance_is_refused_by_name(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    append(table, rows(1))
+    for what, work in {
+        "VACUUM": lambda: table.vacuum(dry_run=True),
+        "log cleanup": table.clean_log,
+        "removal of traces": lambda: table.remove_traces("id", [1]),
+    }.items():
+        with pytest.raises(UnsupportedFeature) as raised:
+            work()
+        assert raised.value.facts["needed_to"] == what
+    for path in (commit_name(1), f"{STAGED}/{entry.file_names[1]}"):
+        with pytest.raises(UnsupportedFeature):
+            table.store.delete(path)
+        with pytest.raises(UnsupportedFeature):
+            table.store.delete_many([path])
+    with pytest.raises(UnsupportedFeature):
+        table.store.put(commit_name(2), b"")
+
+
+def test_a_restore_is_a_commit_like_others(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    append(table, rows(1))
+    append(table, rows(2))
+    table.restore(version=1)
+    assert ids(opened(unity, entry)) == [1]
+    assert entry.latest == 3
+
+
+def test_a_name_of_a_staged_commit_that_leads_elsewhere_is_not_followed(unity: FakeUnity, entry: FakeTable) -> None:
+    append(opened(unity, entry), rows(1))
+    commit = {"version": 2, "timestamp": 1, "file-size": 1, "file-modification-timestamp": 1}
+    entry.commits[2] = {**commit, "file-name": "../../../etc/passwd"}
+    entry.latest = 2
+    with pytest.raises(CatalogUnavailable):
+        opened(unity, entry).snapshot()
+
+
+def test_two_stores_of_one_process_share_what_the_catalog_said(unity: FakeUnity, entry: FakeTable) -> None:
+    store = ManagedStore(LocalStore(folder_of(entry)), committer_of(unity, entry))
+    once = store.at_once()
+    assert store.list("_delta_log") == once.list("_delta_log")
+    assert once.read(commit_name(0)) == store.read(commit_name(0))
