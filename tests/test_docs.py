@@ -318,7 +318,7 @@ def test_every_decision_says_what_must_never_happen() -> None:
 
 
 # Features that a reader must know of, besides those that the engine names.
-OTHER_READER_FEATURES = {"catalogManaged", "variantShredding", "variantShredding-preview"}
+OTHER_READER_FEATURES = {"catalogOwned-preview", "variantShredding", "variantShredding-preview"}
 
 
 def feature_rows() -> dict[str, tuple[str, str]]:

@@ -41,7 +41,7 @@ from airflow_txlog.contract.operations.fields import ChangeId, Text, TextMap
 from airflow_txlog.contract.operations.reading import missing, plain, read_fields, unknown, want, whole
 from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
-from airflow_txlog.locations import ABSOLUTE, PLAIN, Access, local_path, scheme_of
+from airflow_txlog.locations import ABSOLUTE, PLAIN, Access, CatalogTable, local_path, scheme_of
 
 _Value = TypeVar("_Value")
 
@@ -201,7 +201,7 @@ class JobSpec:
         if application is not None:
             data["application"] = _build(ApplicationTransaction, "application", application)
         if "access" in data:
-            data["access"] = _build(Access, "access", data["access"])
+            data["access"] = _access_of(data["access"])
         return _build(cls, "", data)
 
 
@@ -316,6 +316,14 @@ class JobResult:
         return _build(cls, "", data, may_have_more=True)
 
 
+def _access_of(data: Any) -> Access:
+    want("access", isinstance(data, dict), "a JSON object", data)
+    tables = data.get("catalog_tables", [])
+    want("access.catalog_tables", isinstance(tables, list), "a list", tables)
+    built = tuple(_build(CatalogTable, f"access.catalog_tables[{index}]", each) for index, each in enumerate(tables))
+    return _build(Access, "access", {**data, "catalog_tables": built})
+
+
 # How the clients of object stores name their secrets.
 _SECRET = re.compile(r"secret|password|token|credential|connection_string|(^|_)(key|sas)$", re.IGNORECASE)
 
@@ -331,6 +339,13 @@ def _check_access(access: Access) -> None:
     want("storage_conn_id", is_name, "the name of a connection, or null", connection)
     for name in ("allow_absolute_paths", "single_writer"):
         want(name, isinstance(getattr(access, name), bool), "true or false", getattr(access, name))
+    for index, table in enumerate(access.catalog_tables):
+        for field_ in dataclasses.fields(table):
+            found, name = getattr(table, field_.name), f"catalog_tables[{index}].{field_.name}"
+            if field_.name == "is_managed":
+                want(name, isinstance(found, bool), "true or false", found)
+            elif not (field_.name == "storage_conn_id" and found is None):
+                want(name, isinstance(found, str) and found != "", "a non-empty text", found)
 
 
 def _check_no_secret(name: str, options: Any) -> None:

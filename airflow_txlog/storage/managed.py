@@ -55,7 +55,7 @@ class TooManyUnpublished(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratified:
-    """A commit that the catalog has ratified, and whose publication it has not been told of."""
+    """A commit that the catalog has ratified, and whose publication was not reported to it."""
 
     version: int
     file_name: str
@@ -97,7 +97,7 @@ class Committer(Protocol):
         """
 
     def published(self, version: int) -> CatalogState:
-        """Tell the catalog that every version up to this one is published."""
+        """Report to the catalog that every version up to this one is published."""
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class ManagedStore(Store):
         self.deletes_at_once = inner.deletes_at_once
 
     @property
-    def limits(self) -> Limits:  # type: ignore[override]
+    def limits(self) -> Limits:
         return self._inner.limits
 
     @limits.setter
@@ -242,7 +242,7 @@ class ManagedStore(Store):
             ) from None
 
     def _publish(self, state: CatalogState, held: dict[int, bytes]) -> None:
-        """Copy the unpublished commits to their names, in order, and tell the catalog. `held`: the bytes of some."""
+        """Copy the unpublished commits to their names, in order, and report it. `held`: the bytes of some."""
         last = None
         for each in state.unpublished:
             if each.version > self._memory.published and not self._copied(each, held.get(each.version)):
@@ -279,7 +279,7 @@ class ManagedStore(Store):
     def _remember(self, state: CatalogState) -> None:
         for each in state.unpublished:
             self._seen(each)
-        # Two threads may ask at once, and the later answer come first.
+        # Two threads may ask at once, and an older answer may come later.
         if state.latest >= self._memory.state.latest:
             self._memory.state = state
 

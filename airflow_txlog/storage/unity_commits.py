@@ -23,7 +23,7 @@ from airflow_txlog.storage.managed import (
 )
 from airflow_txlog.storage.unity_api import TOO_MANY, VERSION_TAKEN, UnityApi, delta_path
 
-# Derived by the server from the protocol and the commits; it refuses to be told them.
+# The server derives these from the protocol and the commits, and refuses a request that sets them.
 _DERIVED = ("delta.feature.", "delta.minReaderVersion", "delta.minWriterVersion", "delta.lastUpdateVersion")
 _ALSO_DERIVED = ("delta.lastCommitTimestamp",)
 _DOMAINS = frozenset({"delta.clustering", "delta.rowTracking"})
@@ -145,9 +145,9 @@ def _of_metadata(metadata: Mapping[str, Any], known: Mapping[str, str]) -> Itera
     configuration = metadata.get("configuration") or {}
     yield {"action": "set-columns", "columns": columns_for_catalog(metadata["schemaString"])}
     yield {"action": "set-partition-columns", "partition-columns": list(metadata.get("partitionColumns") or ())}
-    told = {key: value for key, value in configuration.items() if not is_derived(key)}
-    if told:
-        yield {"action": "set-properties", "updates": told}
+    updates = {key: value for key, value in configuration.items() if not is_derived(key)}
+    if updates:
+        yield {"action": "set-properties", "updates": updates}
     gone = sorted(key for key in known.keys() - configuration.keys() if not is_derived(key))
     if gone:
         yield {"action": "remove-properties", "removals": gone}

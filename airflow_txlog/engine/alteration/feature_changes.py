@@ -21,6 +21,7 @@ from airflow_txlog.engine.log.actions import Protocol
 from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, has_own_names, with_fields
 from airflow_txlog.engine.table.schema.features import (
+    CATALOG_MANAGED,
     NEED_DOMAINS,
     SWITCHES,
     WRITABLE,
@@ -83,12 +84,13 @@ READERS = {
 
 def feature_named(name: str, table: str) -> str:
     """Return the feature's name as the protocol spells it. Raises UnsupportedFeature for one that we cannot write."""
-    known = {each.lower(): each for each in WRITABLE}
+    addable = WRITABLE - {CATALOG_MANAGED}
+    known = {each.lower(): each for each in addable}
     found = known.get(name.lower())
     if found is None:
         raise UnsupportedFeature(
             f'{table}: the feature "{name}" cannot be added: this engine could not write the table afterwards.'
-            f"{did_you_mean(name, WRITABLE)} It adds {sorted(WRITABLE)}. Nothing was changed.",
+            f"{did_you_mean(name, addable)} It adds {sorted(addable)}. Nothing was changed.",
             table=table,
             feature=name,
             needed_to="write",

@@ -65,7 +65,6 @@ LEGACY = Protocol(min_reader_version=2, min_writer_version=6)
     [
         "adaptiveMetadata-preview",
         "anythingNew",
-        "catalogManaged",
         "catalogOwned-preview",
         "coordinatedCommits",
         "geospatial",
