@@ -340,12 +340,10 @@ def _check_access(access: Access) -> None:
     for name in ("allow_absolute_paths", "single_writer"):
         want(name, isinstance(getattr(access, name), bool), "true or false", getattr(access, name))
     for index, table in enumerate(access.catalog_tables):
-        for field_ in dataclasses.fields(table):
-            found, name = getattr(table, field_.name), f"catalog_tables[{index}].{field_.name}"
-            if field_.name == "is_managed":
-                want(name, isinstance(found, bool), "true or false", found)
-            elif not (field_.name == "storage_conn_id" and found is None):
-                want(name, isinstance(found, str) and found != "", "a non-empty text", found)
+        for name, found in dataclasses.asdict(table).items():
+            is_valid = isinstance(found, bool) if name == "is_managed" else isinstance(found, str) and found != ""
+            is_valid = is_valid or (name == "storage_conn_id" and found is None)
+            want(f"catalog_tables[{index}].{name}", is_valid, "a non-empty text, or true or false", found)
 
 
 def _check_no_secret(name: str, options: Any) -> None:
