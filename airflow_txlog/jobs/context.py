@@ -19,6 +19,7 @@ from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
 from airflow_txlog.contract.operations import Incremental, LimitedOperation, Operation
 from airflow_txlog.contract.operations.changes import SourceRange
 from airflow_txlog.datafiles.parquet.judging import Judged
+from airflow_txlog.datafiles.parquet.output import WrittenRows
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings
@@ -237,6 +238,8 @@ class JobContext(LogContext):
     """Why Arrow could not decode a file of the source: Spark reads the source by its own reader then."""
     leaves_values_to_spark: bool = False
     """Whether the job has met a value that only Spark computes. Then it evaluates nothing that may meet one again."""
+    written_rows: WrittenRows | None = None
+    """The rows of the source that this process has materialized and still has."""
     is_resumed: bool = False
     """Whether it continues from the saved work of an earlier try, and so uses its inputs and its current time."""
     num_elsewhere: int | None = None

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,35 @@ class DigestingOutput:
         return self._hash.hexdigest()
 
 
+class WrittenRows:
+    """The rows of files that this process has written, as long as all of them fit into `most_bytes`.
+
+    Its threads share it. Another process, to which it is sent, has none of the rows.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._groups: dict[str, list[pa.Table]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, path: str, group: pa.Table) -> None:
+        """Add the next row group of a file. If the rows are too many, drop all of them."""
+        with self._lock:
+            self._most_bytes -= group.nbytes
+            if self._most_bytes < 0:
+                self._groups.clear()
+            else:
+                self._groups.setdefault(path, []).append(group)
+
+    def of(self, path: str) -> pa.Table | None:
+        """Return all rows of a finished file, in its order; None if they are not here."""
+        groups = self._groups.get(path)
+        return None if groups is None else pa.concat_tables(groups)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WrittenRows, (0,)
+
+
 class RowGroupWriter:
     """One Parquet file, written row group by row group. Not to be shared between threads.
 
@@ -77,10 +107,12 @@ class RowGroupWriter:
         row_group_bytes: int | None = None,
         with_digest: bool = False,
         discards: bool = False,
+        keeps: WrittenRows | None = None,
     ) -> None:
-        """`discards`: count the bytes of the file, and write none."""
+        """`discards`: count the bytes of the file, and write none. `keeps`: the rows are added to it."""
         self.path = path
         self._discards = discards
+        self._keeps = keeps
         self.pending_bytes = 0
         self._num_records = 0
         self.schema = schema
@@ -123,6 +155,8 @@ class RowGroupWriter:
         table = _writable(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
         self._write_group(self._begun(), table)
+        if self._keeps is not None:
+            self._keeps.add(self.path, table)
         self._statistics.update(table)
         self._num_records += table.num_rows
         count_rows(written=table.num_rows)

@@ -21,7 +21,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.parquet.conversion import conforming, convert_array, null_in, relabel
 from airflow_txlog.datafiles.parquet.encryption import writing_options
 from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged
-from airflow_txlog.datafiles.parquet.output import RowGroupWriter
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter, WrittenRows
 from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
     FileFields,
@@ -68,7 +68,7 @@ class Layout:
     records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
     `expectations` judge and count the new rows. `elsewhere` is the layout of rows for another table: those that an
     expectation quarantines or, with `samples`, the first `samples` change rows of each type instead of change files.
-    `discards`: the bytes of the files are counted, and none is written.
+    `discards`: the bytes of the files are counted, and none is written. `keeps`: the rows are added to it.
     """
 
     store: StoreReference
@@ -90,6 +90,7 @@ class Layout:
     elsewhere: Layout | None = None
     samples: int | None = None
     discards: bool = False
+    keeps: WrittenRows | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def for_changes(self) -> Layout:
         """Return the layout of change rows: their type as the last column, in `_change_data`, without statistics."""
@@ -298,6 +299,7 @@ class PartitionedWriter:
                 row_group_bytes=self._layout.target_bytes,
                 with_digest=self._layout.with_digests,
                 discards=self._layout.discards,
+                keeps=self._layout.keeps,
             )
         return self._writers[key]
 

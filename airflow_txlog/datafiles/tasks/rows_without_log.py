@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +19,9 @@ from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
+from airflow_txlog.datafiles.parquet.output import WrittenRows
 from airflow_txlog.datafiles.parquet.physical import FileFields
-from airflow_txlog.datafiles.parquet.reading import FIRST_SAFE_DAY
+from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, FIRST_SAFE_DAY
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import (
@@ -76,12 +78,14 @@ class MaterializedScan(FileScan):
     """A scan of the files of a job's materialized source, encrypted if there is a `key`.
 
     `only`: the numbers of the wanted rows, ascending; then the scan needs ROW_ID_COLUMN. `identities`: values of
-    columns that follow those of the files; every file is the work of one task.
+    columns that follow those of the files; every file is the work of one task. The rows of files that `written` has are
+    not read again.
     """
 
     key: bytes | None = dataclasses.field(default=None, repr=False)
     only: pa.Array | None = None
     identities: IdentityValues | None = None
+    written: WrittenRows | None = dataclasses.field(default=None, repr=False, compare=False)
     is_read_again: bool = True
     joins_files: ClassVar[bool] = False
 
@@ -95,6 +99,12 @@ class MaterializedScan(FileScan):
         """Yield the rows of one file. Raises JobError, retryable, if the file is not as the job has written it."""
         if self.identities is not None:
             yield from self.identities.beside(planned.index, replace(self, identities=None).rows_of(planned))
+            return
+        rows_here = None if self.written is None or self.only is not None else self.written.of(planned.file.path)
+        if rows_here is not None:
+            batches = rows_here.select(self.schema.names).to_batches(max_chunksize=BATCH_ROWS)
+            starts = itertools.accumulate((batch.num_rows for batch in batches), initial=0)
+            yield from self.rows_kept(planned, zip(starts, batches, strict=False), rows_here.num_rows)
             return
         planned = replace(planned, file=replace(planned.file, key=self.key))
         try:

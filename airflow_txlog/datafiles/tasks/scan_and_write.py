@@ -172,17 +172,24 @@ class FileScan:
         """Yield the rows of an open file; only those of `asked` if it is given."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
         groups = self._groups(planned, parquet)
-        if asked is not None:
-            groups = _groups_with_positions(asked, parquet, groups)
-        deleted = deleted_rows(planned.deleted, planned.file.name, parquet.metadata.num_rows)
+        if asked is None:
+            batches = read_batches(planned.file, parquet, in_file, row_groups=groups)
+            yield from self.rows_kept(planned, batches, parquet.metadata.num_rows)
+            return
+        groups = _groups_with_positions(asked, parquet, groups)
         for start, batch in read_batches(planned.file, parquet, in_file, row_groups=groups):
-            if asked is not None:
-                yield from self.asked_rows(planned, asked, start, batch)
-            else:
-                # Rows are numbered as in the file, before they are filtered (soundness A19).
-                numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
-                keep = None if deleted is None else deleted.keep(start, batch.num_rows)
-                yield from self._filtered(self._output(planned, batch, numbers, None, keep))
+            yield from self.asked_rows(planned, asked, start, batch)
+
+    def rows_kept(
+        self, planned: PlannedFile, batches: Iterable[tuple[int, pa.RecordBatch]], num_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of these batches of a file of `num_rows` rows, each with the position of its first."""
+        deleted = deleted_rows(planned.deleted, planned.file.name, num_rows)
+        for start, batch in batches:
+            # Rows are numbered as in the file, before they are filtered (soundness A19).
+            numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
+            keep = None if deleted is None else deleted.keep(start, batch.num_rows)
+            yield from self._filtered(self._output(planned, batch, numbers, None, keep))
 
     def _groups(self, planned: PlannedFile, parquet: OpenParquet) -> Sequence[int]:
         """Return the row groups that may contain a wanted row."""
@@ -191,8 +198,7 @@ class FileScan:
     def asked_rows(
         self, planned: PlannedFile, asked: RowPositions, start: int, batch: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows at the positions `asked` of a batch of the file that begins at `start`; no batch if there are
-        none.
+        """Yield the rows at the positions `asked` of a batch that begins at `start`; no batch if there are none.
 
         The batch may have more columns than are wanted. Raises TxlogError.
         """

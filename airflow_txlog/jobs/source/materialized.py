@@ -23,6 +23,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pa
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.judging import together
+from airflow_txlog.datafiles.parquet.output import WrittenRows
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.writing import Layout
@@ -208,6 +209,9 @@ def materialize_scan(
     stored = to_arrow(columns)
     expectations = expectations_of(context, columns, source=True) if is_judged else []
     layout = judging_layout(context, stored, expectations)
+    # A source that reads the target is materialized again: the rows of the previous one go.
+    context.written_rows = WrittenRows(context.limits.held_source_bytes // 2)
+    layout = replace(layout, keeps=context.written_rows)
     staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
     described = json.loads(schema_to_json(columns))
     return materialized(context, staged, described, stored, parameters, reads_target=reads_target)
@@ -320,4 +324,4 @@ def input_scan(
     """Return the scan of these files, encrypted with the key if there is one; for one task if `in_one`."""
     plan = plan_of(context.store, schema, [file.store_path for file in files], [file.size_bytes for file in files])
     bins = sent_bins(context, plan, [range(plan.num_files)]) if in_one else bins_for(context, plan)
-    return MaterializedScan(bins=bins, schema=schema, key=key)
+    return MaterializedScan(bins=bins, schema=schema, key=key, written=context.written_rows)

@@ -10,11 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter, WrittenRows
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.datafiles.tasks.plans import NO_ROW
 from airflow_txlog.datafiles.tasks.row_values import SourceRows, SourceTable, bytes_of_largest
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, ROW_ID_COLUMN
 from airflow_txlog.errors import JobError
+from airflow_txlog.storage import LocalStore
 from tests.helpers.calls import counted
 from tests.helpers.files import bins_of, plan_of_files
 
@@ -63,6 +67,46 @@ def test_the_bins_of_one_process_read_the_source_once(tmp_path: Path) -> None:
     assert [batch.column(0).to_pylist() for (batch,) in found] == [["b", "a"]] * 9
     with pytest.raises(JobError, match="is gone"):
         list(elsewhere.beside(iter([met])))
+
+
+def rows_written(folder: Path, keeps: WrittenRows) -> MaterializedScan:
+    """The scan, with addresses and without the row 2, of a file of six rows in three row groups."""
+    rows = pa.table({"v": pa.array([None, "b", "c", "d", "", "f"]), ROW_ID_COLUMN: pa.array(range(6), pa.int64())})
+    writer = RowGroupWriter(
+        LocalStore(str(folder)),
+        "rows.parquet",
+        rows.schema,
+        options={},
+        statistics=StatisticsCollector(rows.schema),
+        keeps=keeps,
+    )
+    for batch in rows.to_batches(max_chunksize=2):
+        writer.write(batch)
+        writer.end_row_group()
+    staged = writer.close({})
+    assert staged is not None
+    deleted = pack(pa.array([2], pa.int64()))
+    plan = plan_of_files({"path": "rows.parquet", "size_bytes": staged.size_bytes, "deleted": deleted})
+    return MaterializedScan(bins=bins_of(folder, plan), schema=rows.schema, with_address=True, written=keeps)
+
+
+def test_rows_that_this_process_has_written_are_those_of_the_file(tmp_path: Path) -> None:
+    scan = rows_written(tmp_path, WrittenRows(MIB))
+    elsewhere = pickle.loads(pickle.dumps(scan))
+    in_file = pa.Table.from_batches(elsewhere.all_rows(), scan.output_schema)
+    assert in_file.column("v").to_pylist() == [None, "b", "d", "", "f"]
+    (tmp_path / "rows.parquet").unlink()
+    assert pa.Table.from_batches(scan.all_rows(), scan.output_schema).equals(in_file)
+    with pytest.raises(JobError, match="is gone"):
+        list(elsewhere.all_rows())
+
+
+def test_rows_that_take_too_much_memory_are_read_from_their_file(tmp_path: Path) -> None:
+    scan = rows_written(tmp_path, WrittenRows(50))
+    assert pa.Table.from_batches(scan.all_rows()).num_rows == 5
+    (tmp_path / "rows.parquet").unlink()
+    with pytest.raises(JobError, match="is gone"):
+        list(scan.all_rows())
 
 
 VALUES: dict[str, tuple[pa.DataType, list[object]]] = {

@@ -319,5 +319,7 @@ def plain_inserts(
     plan = unmatched_plan(context, source, read, matched.parts, buckets)
     bins, _ = bins_by_segment(context, plan)
     identities = None if handed is None else handed.values(beside_source)
-    scan = MaterializedScan(bins=bins, schema=plan.schema, with_segment=True, identities=identities)
+    scan = MaterializedScan(
+        bins=bins, schema=plan.schema, with_segment=True, identities=identities, written=context.written_rows
+    )
     return TaskRows(Task(source=scan, steps=(partial(inserted_rows, plain.inserting, plain.inserts),)))
