@@ -68,7 +68,8 @@ class Layout:
     records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
     `expectations` judge and count the new rows. `elsewhere` is the layout of rows for another table: those that an
     expectation quarantines or, with `samples`, the first `samples` change rows of each type instead of change files.
-    `discards`: the bytes of the files are counted, and none is written. `keeps`: the rows are added to it.
+    `key_values` are entries of the footers. `discards`: the bytes of the files are counted, and none is written.
+    `keeps`: the rows are added to it.
     """
 
     store: StoreReference
@@ -89,6 +90,7 @@ class Layout:
     expectations: tuple[Expected, ...] = ()
     elsewhere: Layout | None = None
     samples: int | None = None
+    key_values: tuple[tuple[bytes, bytes], ...] = ()
     discards: bool = False
     keeps: WrittenRows | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -294,6 +296,7 @@ class PartitionedWriter:
                 path,
                 self._file_schema,
                 options=self._options(),
+                key_values=dict(self._layout.key_values),
                 statistics=self._statistics.empty(),
                 # A file must be able to end near a small target.
                 row_group_bytes=self._layout.target_bytes,

@@ -22,11 +22,12 @@ DELETES_COLUMN = "__txlog_deletes"
 """Whether an event deletes its row. No column of a source or a table may begin with `__txlog_` (or `_txlog_`)."""
 SEQUENCE_COLUMN = "_txlog_sequence"
 """The sequence of an event that the table remembers; its keys are named by `key_column`."""
+KEY_PREFIX = "_txlog_key_"
 
 
 def key_column(number: int) -> str:
     """Return the name of a key's column in the rows of remembered events, by its place among the keys."""
-    return f"_txlog_key_{number}"
+    return f"{KEY_PREFIX}{number}"
 
 
 @dataclass(frozen=True, kw_only=True)

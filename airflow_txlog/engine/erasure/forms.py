@@ -146,6 +146,11 @@ class Forms:
         # A variant holds texts among other bytes.
         return count or int(is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
 
+    def are_values(self, leaf: pa.Array) -> pa.Array:
+        """Return for each row of the key whether it is one of the values."""
+        values = plain_array(leaf)
+        return pc.is_in(values, value_set=self._of_type(values.type))
+
     def _naming(self, texts: pa.Array) -> int:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
         names = "|".join(map(re.escape, sorted(self.names)))

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ from airflow_txlog.datafiles.parquet.thrift import (
     integer_of,
     structs_of,
 )
+from airflow_txlog.engine.commit.content.remembered_deletions import FOLDER as TOMBSTONES
+from airflow_txlog.engine.commit.content.remembered_deletions import paths_of
 from airflow_txlog.engine.erasure.bloom import BloomFilter
 from airflow_txlog.engine.erasure.forms import Forms, is_of_statistics
 from airflow_txlog.engine.erasure.plain import Plain, plain_array, plain_type, plain_values
@@ -79,9 +82,7 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
     not all can be decoded.
     """
     with open_data_file(file) as parquet:
-        own = set(_paths_of_id(parquet.schema_arrow, forms.field_id))
-        if not own <= set(forms.paths):
-            forms = replace(forms, paths=(*forms.paths, *own))
+        forms = _forms_in(file, parquet, forms)
         searched = list(_searched(parquet, forms))
         yield from _in_rows(file, parquet, searched, forms)
         raw = footer_of(parquet.source)
@@ -98,6 +99,55 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
                 yield Trace("bytes that the footer does not name", "value")
             elif data.strip(b"\0") and "\0" in text_of(data):
                 raise ValueError("bytes that the footer does not name are packed")
+
+
+def batches_without_values(file: DataFile, forms: Forms) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the rows of a file without those that hold a value, and how many these were in each batch.
+
+    Raises as `traces_in_parquet` does.
+    """
+    with open_data_file(file) as parquet:
+        forms = _forms_in(file, parquet, forms)
+        searched = list(_searched(parquet, forms))
+
+        def holds(batch: pa.RecordBatch) -> bool:
+            return any(_counts(file, parquet, batch, searched, forms).values())
+
+        for _, batch in read_batches(file, parquet):
+            rest = batch.filter(pc.invert(_holds_in_key(batch, forms)))
+            rows = set(_rows_that(holds, rest, 0))
+            rest = rest.take(pa.array([row for row in range(rest.num_rows) if row not in rows], pa.int64()))
+            yield rest, batch.num_rows - rest.num_rows
+
+
+def _holds_in_key(batch: pa.RecordBatch, forms: Forms) -> pa.Array:
+    """Return for each row whether a top-level column that is the key has one of the values."""
+    held = pa.array([False] * batch.num_rows, pa.bool_())
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if forms.is_key(name) and not pa.types.is_nested(column.type):
+            held = pc.or_(held, forms.are_values(column))
+    return held
+
+
+def _rows_that(holds: Callable[[pa.RecordBatch], bool], batch: pa.RecordBatch, start: int) -> Iterator[int]:
+    """Yield the numbers of the rows that hold a value, halving the batch."""
+    if not batch.num_rows or not holds(batch):
+        return
+    if batch.num_rows == 1:
+        yield start
+        return
+    half = batch.num_rows // 2
+    # A copy: a slice has the bytes of all rows.
+    for begin, end in ((0, half), (half, batch.num_rows)):
+        yield from _rows_that(holds, batch.take(pa.array(range(begin, end), pa.int64())), start + begin)
+
+
+def _forms_in(file: DataFile, parquet: OpenParquet, forms: Forms) -> Forms:
+    """Return the forms with the paths that the column has in this file."""
+    own = set(_paths_of_id(parquet.schema_arrow, forms.field_id))
+    if file.path.startswith(f"{TOMBSTONES}/"):
+        own.update(paths_of(parquet.schema_arrow.names, parquet.metadata.metadata or {}, forms.paths))
+    return forms if own <= set(forms.paths) else replace(forms, paths=(*forms.paths, *own))
 
 
 def _paths_of_id(fields: Iterable[pa.Field], field_id: int | None, above: tuple[str, ...] = ()) -> Iterator[str]:
@@ -134,27 +184,35 @@ def _leaf_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def _in_rows(file: DataFile, parquet: OpenParquet, searched: Iterable[_Leaf], forms: Forms) -> Iterator[Trace]:
-    by_number = {leaf.number: leaf for leaf in searched}
-    wanted = _top_level(parquet, (leaf.path for leaf in by_number.values()))
-    found: dict[tuple[str, Kind], int] = {}
-    numbers = _leaf_numbers(parquet)
-    is_log = file.path.startswith(f"{LOG_DIRECTORY}/")
+    searched = list(searched)
+    wanted = _top_level(parquet, (leaf.path for leaf in searched))
+    found = Counter[tuple[str, Kind]]()
     batches = read_batches(file, parquet, [parquet.schema_arrow.field(name) for name in wanted]) if wanted else ()
     for _, batch in batches:
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            columns = leaves(plain_array(column))
-            for at, (number, values) in enumerate(zip(numbers[name], columns, strict=True)):
-                if number not in by_number:
-                    continue
-                path = by_number[number].path
-                for kind, count in _in_values(values, path, forms, is_log=is_log):
-                    found[path, kind] = found.get((path, kind), 0) + count
-                if at and _is_value_of(parquet.schema.column(number - 1).path, path):
-                    count = forms.in_entries(columns[at - 1], values)
-                    found[path, "value"] = found.get((path, "value"), 0) + count
+        found.update(_counts(file, parquet, batch, searched, forms))
     for (path, kind), count in found.items():
         if count:
             yield Trace(f"rows, column {forms.without_values(path)!r}", kind, count)
+
+
+def _counts(
+    file: DataFile, parquet: OpenParquet, batch: pa.RecordBatch, searched: Iterable[_Leaf], forms: Forms
+) -> Counter[tuple[str, Kind]]:
+    """Return how many rows of a batch hold a value, by the path of the column and the kind of the trace."""
+    by_number, numbers = {leaf.number: leaf for leaf in searched}, _leaf_numbers(parquet)
+    is_log = file.path.startswith(f"{LOG_DIRECTORY}/")
+    found = Counter[tuple[str, Kind]]()
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        columns = leaves(plain_array(column))
+        for at, (number, values) in enumerate(zip(numbers[name], columns, strict=True)):
+            if number not in by_number:
+                continue
+            path = by_number[number].path
+            for kind, count in _in_values(values, path, forms, is_log=is_log):
+                found[path, kind] += count
+            if at and _is_value_of(parquet.schema.column(number - 1).path, path):
+                found[path, "value"] += forms.in_entries(columns[at - 1], values)
+    return found
 
 
 def _is_value_of(name: str, path: str) -> bool:

@@ -1,7 +1,8 @@
 """Removal: delete the objects that hold a value of a subject, except those that the latest version needs.
 
 The caller first deletes the rows and rewrites files with deletion vectors. Then files that hold a value and that the
-latest version does not need are deleted, regardless of the retention. If the log holds a value, a checkpoint is written
+latest version does not need are deleted, regardless of the retention, and so are the tombstones of applied changes
+(`erasure.forgotten_deletions`). If the log holds a value, a checkpoint is written
 without the tombstones of deleted files, and the log is cut at it. The invariants: a file of the latest version stays,
 and so does a staged change until it expires; an object that a running writer may still need, judged by its age, stays;
 and the log is cut only at a checkpoint that was read back and compared. Each step depends only on the objects that
@@ -24,6 +25,7 @@ from airflow_txlog.engine.checkpointing import (
     sidecars_by_version,
 )
 from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
@@ -69,6 +71,9 @@ class Removal:
     deleted_log_files: int = 0
     cut: int | None = None
     waits: tuple[Wait, ...] = ()
+    num_tombstones: int = 0
+    """The remembered deletions and events of applied changes that are forgotten: an older event may bring a subject
+    back."""
     gone: tuple[ObjectVerdict, ...] = ()
     """The verdicts on the objects that went, as they were when they held a value. Their paths mark it."""
 
@@ -97,6 +102,7 @@ def remove_traces(
     """
     check_maintained_here(table.store, "removal of traces")
     removing = _Removing(table, forms, writer_ms, tags, say)
+    num_tombstones = removing.forget()
     deleted, size = removing.vacuum()
     waits = removing.waits()
     cut, log_files = (None, 0)
@@ -110,6 +116,7 @@ def remove_traces(
         deleted_log_files=log_files,
         cut=cut,
         waits=tuple(waits),
+        num_tombstones=num_tombstones,
         gone=tuple(removing.gone()),
     )
 
@@ -135,6 +142,17 @@ class _Removing:
     def gone(self) -> Iterable[ObjectVerdict]:
         """Yield the verdicts on the objects that held a value, or that the log named by one, and that are gone."""
         return (found for path, found in self._verdicts.items() if self._store.stat(path) is None)
+
+    def forget(self) -> int:
+        """Leave the values out of the tombstones of applied changes. Return how many tombstones held one."""
+        erased = erase_tombstones(self._table, self._forms, self._tags)
+        self._verdicts |= erased.held
+        if erased.num_records:
+            self._say(
+                f"{erased.num_records} tombstones of applied changes held a subject and are erased. An older event of "
+                "a subject now inserts its row again"
+            )
+        return erased.num_records
 
     # --- files that the latest version does not need ----------------------------------------------------------------
 

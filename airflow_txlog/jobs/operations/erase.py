@@ -19,6 +19,7 @@ from airflow_txlog.contract.operations import Delete, Erase, KeyValues, Operatio
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
 from airflow_txlog.engine.log.segment import look
@@ -132,6 +133,12 @@ class _Erasure:
                 f"Files and commits that a writer may need stay {self._described.writer_hours:g} hours"
             )
 
+        if remembers_deletions(snapshot):
+            self._context.log(
+                "the table remembers the deletions of applied changes. The tombstones of a subject are erased, too: an "
+                "older event that arrives later inserts the subject again"
+            )
+
     def _ends(self, name: str, result: JobResult) -> JobResult:
         if result.status == "committed" and result.version is not None:
             self._step(name, result.version)
@@ -153,6 +160,7 @@ class _Erasure:
             "waits": waits,
             "num_waits": len(removal.waits),
             "until_ms": removal.until_ms,
+            "num_tombstones": removal.num_tombstones,
             "deleted": [] if lists is None else self._lists(lists, gone),
         }
 

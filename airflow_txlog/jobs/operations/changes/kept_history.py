@@ -31,6 +31,7 @@ from airflow_txlog.datafiles.tasks.history_rows import (
 )
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.commit.content.remembered_deletions import VALUE_PREFIX
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.types import (
     DataType,
@@ -228,7 +229,7 @@ class KeptHistory(NewestEvents):
     @staticmethod
     def _held(snapshot: Snapshot, name: str) -> str:
         """Return the name of a value in the files of remembered events, which a renamed column keeps."""
-        return f"_txlog_value_{snapshot.delta_schema.by_name[name.lower()].physical_name}"
+        return f"{VALUE_PREFIX}{snapshot.delta_schema.by_name[name.lower()].physical_name}"
 
     def _histories(
         self, tx: Transaction, snapshot: Snapshot, events: MaterializedSource, known: Tombstones

@@ -9,7 +9,6 @@ Source: docs/decisions/tombstones.md.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -21,6 +20,17 @@ from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, key_colum
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.commit.content.remembered_deletions import (
+    FOLDER,
+    NUMBER_BITS,
+    Manifest,
+    TombstoneFile,
+    decoded,
+    encoded,
+    manifest_path,
+    names_of_keys,
+    new_number,
+)
 from airflow_txlog.engine.commit.content.watermarks import NO_TOMBSTONES, TOMBSTONES
 from airflow_txlog.errors import CorruptTable, InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
@@ -28,10 +38,7 @@ from airflow_txlog.jobs.files.scan import bins_for, plan_of
 from airflow_txlog.jobs.files.stage import input_layout, load
 from airflow_txlog.locations import readable
 
-FOLDER = "_txlog_tombstones"
 _HOUR_MS = 3_600_000
-# The number of a manifest is the time at which it was made, and so many random bits.
-_NUMBERS_BITS = 20
 # A file that no manifest lists may belong to a job that runs, or to a version that a RESTORE brings back.
 _LEAST_AGE_MS = 8 * 24 * _HOUR_MS
 # From this many files on, those of earlier runs become one for each of the shares of their life.
@@ -39,21 +46,6 @@ _MOST_FILES = 16
 _SHARES_OF_LIFE = 8
 # A manifest has some dozen files, and those of one run.
 _MOST_MANIFEST_BYTES = 32 * 2**20
-_FILE = re.compile(r"[\w.-]+\.parquet", re.ASCII)
-
-
-class TombstoneFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of tombstones: its name in the folder, and when they were recorded at the latest."""
-
-    name: str
-    size_bytes: int
-    num_records: int
-    recorded_ms: int
-
-
-class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-    files: tuple[TombstoneFile, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +53,8 @@ class Tombstones:
     """The tombstones of a snapshot for certain keys, which `application` stands for.
 
     `number`: of their manifest; None if there never was one. `folder`: of this manifest and all that it lists. `types`:
-    of the keys and of the sequence. `values`: the columns with the rest of a remembered event, if more than deletions
-    are remembered.
+    of the keys and of the sequence. `names`: the physical ones of the keys. `values`: the columns with the rest of a
+    remembered event, if more than deletions are remembered.
     """
 
     application: str
@@ -70,6 +62,7 @@ class Tombstones:
     number: int | None
     files: tuple[TombstoneFile, ...]
     types: tuple[pa.DataType, ...]
+    names: tuple[str, ...]
     values: tuple[pa.Field, ...] = ()
 
     @property
@@ -97,7 +90,7 @@ class Tombstones:
 
     def path_of(self, number: int) -> str:
         """Return the path of a manifest."""
-        return f"{self.folder}/{number:020d}.json"
+        return manifest_path(self.folder, number)
 
 
 def check_life(context: JobContext, snapshot: Snapshot, hours: float) -> None:
@@ -138,12 +131,13 @@ def tombstones_of(
         number=tx.read_application(application),
         files=(),
         types=tuple(snapshot.schema.field(field.name).type for field in fields),
+        names=tuple(field.physical_name for field in fields[:-1]),
         values=tuple(values),
     )
     # A restore or a rollback to a version without tombstones leaves the number of none.
     if found.number is None or found.number <= NO_TOMBSTONES:
         return found
-    may_matter = context.clock.now_ms() - (found.number >> _NUMBERS_BITS) < hours * _HOUR_MS
+    may_matter = context.clock.now_ms() - (found.number >> NUMBER_BITS) < hours * _HOUR_MS
     return replace(found, files=_listed(context, found, found.path_of(found.number), may_matter=may_matter))
 
 
@@ -152,14 +146,14 @@ def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bo
     if sizes.get(path, 0) > _MOST_MANIFEST_BYTES:
         raise _broken(context, path, "is larger than any that this package writes")
     try:
-        found = msgspec.json.decode(context.store.read(path), type=_Manifest)
+        found = decoded(context.store.read(path))
     except FileNotFoundError as error:
         if not may_matter:
             return ()
         raise _broken(context, path, "is gone") from error
     except msgspec.MsgspecError as error:
         raise _broken(context, path, "cannot be read") from error
-    if found.format != 1 or not all(_FILE.fullmatch(file.name) for file in found.files):
+    if not found.is_known:
         raise _broken(context, path, "is not of a form that this release knows")
     if all(sizes.get(f"{known.folder}/{file.name}") == file.size_bytes for file in found.files):
         return found.files
@@ -193,8 +187,7 @@ class Recording:
 
     def begin(self, tx: Transaction, known: Tombstones, new: Task) -> Callable[[], None]:
         """Have the commit name a new manifest; return the step that writes it and the tombstones that `new` yields."""
-        clock = self._context.clock
-        number = (clock.now_ms() << _NUMBERS_BITS) + int(clock.unique_id().replace("-", "")[:5], 16)
+        number = new_number(self._context.clock)
         tx.set_application(known.application, number)
         return lambda: self._write(number, known, new)
 
@@ -208,8 +201,8 @@ class Recording:
         kept = [file for file in known.files if file.recorded_ms > now_ms - self._life_ms]
         if len(kept) >= _MOST_FILES:
             kept = self._fewer(known, kept)
-        manifest = _Manifest(format=1, files=(*kept, *new))
-        path, data = known.path_of(number), msgspec.json.encode(manifest)
+        manifest = Manifest(files=(*kept, *new))
+        path, data = known.path_of(number), encoded(manifest)
         if not context.store.put_if_absent(path, data) and context.store.read(path) != data:
             raise _broken(context, path, "is another job's")
         self._sweep(known, manifest, now_ms)
@@ -230,7 +223,9 @@ class Recording:
     def _staged(self, known: Tombstones, task: Task, recorded_ms: int) -> list[TombstoneFile]:
         """Write the rows of the task as tombstones."""
         context = self._context
-        layout = replace(input_layout(context, known.schema), folder=known.folder)
+        layout = replace(
+            input_layout(context, known.schema), folder=known.folder, key_values=names_of_keys(known.names)
+        )
         staged = load(context, replace(task, layout=layout), "write tombstones").files
         self._written += [file.store_path for file in staged]
         return [
@@ -243,7 +238,7 @@ class Recording:
             for file in staged
         ]
 
-    def _sweep(self, known: Tombstones, manifest: _Manifest, now_ms: int) -> None:
+    def _sweep(self, known: Tombstones, manifest: Manifest, now_ms: int) -> None:
         """Delete old files that neither the table's manifest nor the new one lists."""
         store = self._context.store
         listed = {f"{known.folder}/{file.name}" for file in (*known.files, *manifest.files)}

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.jobs.operations.changes.tombstones import FOLDER
+from airflow_txlog.engine.commit.content.remembered_deletions import FOLDER
 from airflow_txlog.storage.limits import USUAL
 from tests.helpers.depth import WHOLE
 from tests.helpers.jobs import application, committed, error_of, run
