@@ -178,6 +178,12 @@ def _options() -> dict[str, Any]:
             "https URL in which {table} is replaced by the table's URI. Without it there is no link.",
             example="https://lake.example.com/table?uri={table}",
         ),
+        "window": _option(
+            "Whether Airflow's UI has the page of Delta tables, and the tabs of tasks and runs: on or off. It is read "
+            "when the API server starts.",
+            example="off",
+            default="on",
+        ),
         "cores": _option(
             "The number of cores of each Spark that a task starts on its worker, and of Spark's concurrent tasks. A "
             "number, or * for all cores of the machine, which is the default. spark.master in the spark_conf of a "

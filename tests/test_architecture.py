@@ -153,7 +153,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "spark",
     ),
     "operators": ("*", "arguments"),
-    "window": ("__main__", "app", "answers | markup | site", "charts", "facts"),
+    "window": (
+        "plugin | __main__",
+        "airflow_site",
+        "app | guard | known_tables",
+        "answers | markup | site",
+        "charts",
+        "facts",
+    ),
     "operators.arguments": ("rendering | texts", "given"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge, and so is an overwrite with `replace_using`.

@@ -94,23 +94,23 @@ class OpenTables:
     """Tables that were opened, with the newest snapshot of each; those not used for longest are let go."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[KnownTable, tuple[Table, int]] = OrderedDict()
+        self._open: OrderedDict[Hashable, tuple[Table, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, known: KnownTable, open_table: Callable[[KnownTable], Table]) -> Table:
         with self._lock:
-            if known in self._open:
-                self._open.move_to_end(known)
-                return self._open[known][0]
+            if known.key in self._open:
+                self._open.move_to_end(known.key)
+                return self._open[known.key][0]
         table = open_table(known)
         with self._lock:
-            return self._open.setdefault(known, (table, 0))[0]
+            return self._open.setdefault(known.key, (table, 0))[0]
 
     def note(self, known: KnownTable, files: int) -> None:
         """Note how many files a table has, and let other tables go if there are too many."""
         with self._lock:
-            if known in self._open:
-                self._open[known] = (self._open[known][0], files)
+            if known.key in self._open:
+                self._open[known.key] = (self._open[known.key][0], files)
             while len(self._open) > 1 and (
                 len(self._open) > _MOST_OPEN or sum(count for _, count in self._open.values()) > _MOST_OPEN_FILES
             ):
@@ -162,7 +162,7 @@ class Window:
             content = markup.to_json(shown.facts) if as_json else self._html(shown, ask.now_ms)
             status = shown.status
         except Exception as error:
-            status, message = _problem(error)
+            status, message = problem_of(error)
             refused = {"error": message, "status": status}
             content = (
                 markup.to_json(refused)
@@ -210,14 +210,14 @@ class Window:
         def work() -> Any:
             return compute(self._tables.get(known, self.site.open))
 
-        return await self.answers.get((known.uri, known.conn_id, what), store_of(known.uri), work, fresh_s)
+        return await self.answers.get((known.key, what), store_of(known.uri), work, fresh_s)
 
     async def table(self, known: KnownTable, before: int | None, chart: int) -> TableFacts:
         """Return the facts of the page of a table; read again only if there is a new version, or after a while."""
         last: list[TableFacts] = []
 
         def compute(table: Table) -> TableFacts:
-            now_ms, before_now = self.clock.now_ms(), self.answers.last((known.uri, known.conn_id, what))
+            now_ms, before_now = self.clock.now_ms(), self.answers.last((known.key, what))
             if (
                 isinstance(before_now, TableFacts)
                 and before_now.version is not None
@@ -247,7 +247,7 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(root).strip("/") if root else path.strip("/")
 
 
-def _problem(error: Exception) -> tuple[int, str]:
+def problem_of(error: Exception) -> tuple[int, str]:
     """Return the status and the message of a request that failed."""
     if isinstance(error, Refused):
         return error.status, error.message
@@ -294,10 +294,11 @@ async def tables_page(window: Window, ask: Ask) -> Shown:
             is_waiting = True
         elif (error := task.exception()) is not None:
             is_waiting = is_waiting or isinstance(error, TooLate | TooBusy)
-            row["problem"] = None if isinstance(error, TooBusy) else _problem(_as_exception(error))[1]
+            row["problem"] = None if isinstance(error, TooBusy) else problem_of(_as_exception(error))[1]
         else:
             row["summary"] = task.result().for_user(ask.view.sees)
-        rows.append(row)
+        if each.is_certain or row["problem"] is None:
+            rows.append(row)
     rows.sort(key=_urgency)
     following = start + TABLES_ON_A_PAGE
     facts = {
@@ -335,7 +336,7 @@ async def table_page(window: Window, ask: Ask) -> Shown:
     hidden = frozenset(
         each.by.dag_id for each in facts.timeline.lines if each.by.dag_id and not ask.view.sees(each.by.dag_id)
     )
-    key = None if hidden or note or any(each.by.dag_id for each in facts.staged) else (known, before, chart)
+    key = None if hidden or note or any(each.by.dag_id for each in facts.staged) else (known.key, before, chart)
     values = {"note": note, "known": known, "before": before, "chart": chart, "page": PAGE, "wide": WIDE}
     if key is None:
         facts = facts.for_user(ask.view.sees)

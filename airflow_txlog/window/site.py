@@ -31,8 +31,15 @@ class KnownTable:
     """The DAGs that write or name it, as far as the user may see them."""
     conn_id: str | None = None
     """The connection that opens it."""
+    is_certain: bool = True
+    """False if only an asset names it, which may be no table."""
     place: str = ""
     """The URI by which it is opened, if that differs."""
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """What makes it one table for all users."""
+        return self.uri, self.conn_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

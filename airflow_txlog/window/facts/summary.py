@@ -8,7 +8,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among
 from airflow_txlog.engine.upkeep.checks import MAX_INTERVALS_WITHOUT_CHECKPOINT, Healthy
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import TableNotFound, TxlogError
 from airflow_txlog.window.facts.health import ATTENTION, BROKEN, HEALTHY, small_files
 from airflow_txlog.window.facts.overview import Sees, seen
 from airflow_txlog.window.facts.version_lines import KeptLines, VersionLine
@@ -35,9 +35,11 @@ class TableSummary:
 
 
 def table_summary(table: Table, kept: KeptLines) -> TableSummary:
-    """Return the summary of a table; a table that cannot be read is BROKEN. Raises the store's errors."""
+    """Return the summary of a table, BROKEN if it cannot be read. Raises TableNotFound, and the store's errors."""
     try:
         snapshot = table.snapshot()
+    except TableNotFound:
+        raise
     except TxlogError as error:
         return TableSummary(state=BROKEN, note=str(error))
     listed = table.store.list(LOG_DIRECTORY)

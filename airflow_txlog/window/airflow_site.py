@@ -1,0 +1,222 @@
+"""The window's site in Airflow: its users, the tables that each may see, and the pages of tasks and runs.
+
+The invariant: what Airflow's database holds is asked for on threads with a deadline, like tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.requests import Request
+
+from airflow_txlog.engine import Table
+from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.window import guard, known_tables
+from airflow_txlog.window.answers import Answers
+from airflow_txlog.window.app import Ask, Shown, Window, problem_of
+from airflow_txlog.window.facts.one_commit import OneCommit, commit_facts
+from airflow_txlog.window.known_tables import TaskRow
+from airflow_txlog.window.site import KnownTable, Refused, View
+
+_DATABASE = "airflow"
+_KNOWN_FRESH_S = 10.0
+_VIEW_FRESH_S = 5.0
+_RUNNING = frozenset({"running", "deferred", "queued", "scheduled", "restarting", "up_for_retry", "up_for_reschedule"})
+_REFRESH_S = 5
+_MOST_COMMITS = 20
+_NO_TASK = "No such task is known here, or you may not see it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What a running job reports. A number that is not known is None."""
+
+    step: str
+    done: int
+    total: int
+    unit: str
+    seconds: float
+    bytes_per_s: int | None
+    remaining_s: int | None
+    attempt: int
+    conflicts: int
+    at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """One task of ours: its state, its table, its commit with the commits that it met, and what it does now."""
+
+    row: TaskRow
+    uri: str | None
+    """The table, if the user may see it."""
+    status: str
+    """The status of its result, such as `committed`; empty if it has none."""
+    read_version: int | None
+    version: int | None
+    seconds: float | None
+    doing: Doing | None
+    commit: OneCommit | None
+    problem: str = ""
+    """Why the commit cannot be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksPage:
+    """The tasks of ours of a run, or one of them."""
+
+    dag_id: str
+    run_id: str
+    task_id: str | None
+    tasks: tuple[TaskFacts, ...]
+
+    @property
+    def is_running(self) -> bool:
+        return any(each.row.state in _RUNNING for each in self.tasks)
+
+
+class AirflowSite:
+    """Airflow's users, and the tables that the DAGs name which a user may read."""
+
+    is_airflow = True
+
+    def __init__(self) -> None:
+        self._answers = Answers()
+
+    async def user(self, request: Request) -> Any:
+        """Return Airflow's user. Raises Refused (401, 403)."""
+        return await guard.user_of(request)
+
+    async def view(self, user: Any) -> View:
+        """Return the tables of the DAGs that the user may read. The answer is a few seconds old at most."""
+        known: Mapping[str, KnownTable] = await self.asked("known", known_tables.known_tables, _KNOWN_FRESH_S)
+        name = f"{type(user).__qualname__} {user.get_id()}"
+        permitted, every = await self.asked(("dags", name), lambda: guard.visible_dags(user), _VIEW_FRESH_S)
+        tables = {
+            uri: replace(each, dag_ids=tuple(dag_id for dag_id in each.dag_ids if dag_id in permitted))
+            for uri, each in known.items()
+            if not permitted.isdisjoint(each.dag_ids)
+        }
+        # A commit may name a DAG of another Airflow, for which this one has no permissions.
+        return View(tables=tables, sees=lambda dag_id: dag_id in permitted or dag_id not in every, user=user)
+
+    async def asked(self, key: Any, ask: Callable[[], Any], fresh_s: float) -> Any:
+        """Return an answer of Airflow's database."""
+        return await self._answers.get(key, _DATABASE, ask, fresh_s)
+
+    def open(self, known: KnownTable) -> Table:
+        """Return the table, opened by the connection whose base folder it lies in, or by this process's identity."""
+        hook = TxlogHook(known.conn_id)
+        return Table.at(known.place or known.uri, hook.access)
+
+
+def airflow_window() -> Window:
+    """Return the window of this Airflow."""
+    return Window(AirflowSite(), {"task": task_page, "run": run_page})
+
+
+async def task_page(window: Window, ask: Ask) -> Shown:
+    """Show one task instance. A task of other operators gets a page that says so."""
+    dag_id, run_id, task_id = (ask.query.get(name, "") for name in ("dag_id", "run_id", "task_id"))
+    text = ask.query.get("map_index", "")
+    # Of a task that is not mapped, Airflow leaves the placeholder as it is.
+    map_index = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
+    return await _tasks(window, ask, guard.TASK_INSTANCE, dag_id, run_id, task_id, map_index)
+
+
+async def run_page(window: Window, ask: Ask) -> Shown:
+    """Show the tasks of ours of one run."""
+    dag_id, run_id = (ask.query.get(name, "") for name in ("dag_id", "run_id"))
+    return await _tasks(window, ask, guard.RUN, dag_id, run_id, None, None)
+
+
+async def _tasks(
+    window: Window,
+    ask: Ask,
+    entity: Any,
+    dag_id: str,
+    run_id: str,
+    task_id: str | None,
+    map_index: int | None,
+) -> Shown:
+    site = window.site
+    assert isinstance(site, AirflowSite)
+    if not dag_id or not run_id or task_id == "":
+        raise Refused(404, _NO_TASK)
+    user = ask.view.user
+    name = f"{type(user).__qualname__} {user.get_id()}"
+    may_see = await site.asked(
+        ("may", name, dag_id, entity.value), lambda: guard.may_see(user, dag_id, entity), _VIEW_FRESH_S
+    )
+    if not may_see:
+        raise Refused(403, "You may not see this DAG.")
+    rows: Sequence[TaskRow] = await site.asked(
+        ("tasks", dag_id, run_id, task_id, map_index),
+        lambda: known_tables.tasks_of_run(dag_id, run_id, task_id, map_index),
+        1.0,
+    )
+    found = [await _task(window, ask, row, with_commit=number < _MOST_COMMITS) for number, row in enumerate(rows)]
+    facts = TasksPage(dag_id=dag_id, run_id=run_id, task_id=task_id, tasks=tuple(found))
+    return Shown(template="tasks.html", facts=facts, values={"refresh": _REFRESH_S if facts.is_running else 0})
+
+
+async def _task(window: Window, ask: Ask, row: TaskRow, *, with_commit: bool) -> TaskFacts:
+    site = window.site
+    assert isinstance(site, AirflowSite)
+    known = ask.view.tables.get(row.table_uri or "")
+    result = row.result or {}
+    version = _number(result.get("version"))
+    commit, problem = None, ""
+    if known is not None and version is not None and with_commit and result.get("status") != "nothing_to_do":
+        try:
+            commit = await window.of_table(
+                known, ("commit", version), lambda table: commit_facts(table, window.kept, version)
+            )
+            commit = commit.for_user(ask.view.sees)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            problem = problem_of(error)[1]
+    doing = None
+    if row.state in _RUNNING:
+        key = ("progress", row.dag_id, row.run_id, row.task_id, row.map_index)
+        doing = _doing(await site.asked(key, lambda: known_tables.progress_of(row), 1.0))
+    seconds = result.get("seconds")
+    return TaskFacts(
+        row=replace(row, result=None),
+        uri=None if known is None else known.uri,
+        status=str(result.get("status") or ""),
+        read_version=_number(result.get("read_version")),
+        version=version,
+        seconds=seconds if isinstance(seconds, int | float) else None,
+        doing=doing,
+        commit=commit,
+        problem=problem,
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _doing(progress: Mapping[str, Any] | None) -> Doing | None:
+    """Return what a job reports; None for a form that is not ours."""
+    if progress is None or not isinstance(progress.get("step"), str):
+        return None
+    counts = {name: _number(progress.get(name)) for name in ("done", "total", "attempt", "conflicts")}
+    seconds = progress.get("seconds")
+    return Doing(
+        step=progress["step"],
+        done=counts["done"] or 0,
+        total=counts["total"] or 0,
+        unit="tasks" if progress.get("unit") == "tasks" else "files",
+        seconds=seconds if isinstance(seconds, int | float) else 0.0,
+        bytes_per_s=_number(progress.get("bytes_per_s")),
+        remaining_s=_number(progress.get("remaining_s")),
+        attempt=counts["attempt"] or 1,
+        conflicts=counts["conflicts"] or 0,
+        at_ms=_number(progress.get("at_ms")),
+    )

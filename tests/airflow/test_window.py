@@ -1,0 +1,248 @@
+"""The window in Airflow's API server: who sees what, by Airflow's own permissions, on every route."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.window.markup import link
+from tests.helpers.paths import ROOT
+from tests.helpers.rows import make_table
+from tests.window.tables import Hands, create, tags
+
+pytestmark = pytest.mark.airflow
+
+VERBS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "QUERY"]
+OTHER_PATHS = ["docs", "redoc", "openapi.json", "nothing", "style.css", "table/", "../api/v2/dags", "%2e%2e/task"]
+QUERY = "dag_id=conflict_won_by_the_job&run_id=r&task_id=forget&map_index=-1&uri=/x&version=1"
+
+
+@pytest.fixture(scope="module")
+def server(airflow_home: Path) -> Iterator[Any]:
+    """The application of an API server, without a process of its own."""
+    from starlette.testclient import TestClient
+
+    # An environment that was installed before the entry point was added.
+    if not [each for each in entry_points(group="airflow.plugins") if each.name == "txlog"]:
+        folder = airflow_home / "plugins"
+        folder.mkdir(exist_ok=True)
+        (folder / "window.py").write_text("from airflow_txlog.window.plugin import TxlogPlugin")
+    from airflow.api_fastapi.app import create_app, purge_cached_app
+
+    purge_cached_app()
+    with TestClient(create_app(apps="core"), base_url="http://testserver") as client:
+        yield client
+
+
+def token(role: str) -> dict[str, str]:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    user = SimpleAuthManagerUser(username=f"vera_{role.lower()}", role=role)
+    return {"Authorization": f"Bearer {get_auth_manager().generate_jwt(user)}"}
+
+
+@pytest.fixture(scope="module")
+def viewer(server: Any) -> dict[str, str]:
+    return token("VIEWER")
+
+
+def paths() -> list[str]:
+    """Every route of the window, by its own table, and others."""
+    from airflow_txlog.window.airflow_site import airflow_window
+
+    return [*airflow_window().pages, *OTHER_PATHS]
+
+
+@pytest.fixture(scope="module")
+def raced(
+    server: Any, dag_of: Callable[[str, str], Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Table, str]]:
+    """A table that a task of a DAG has changed, after a conflict, and the run's id."""
+    from airflow_txlog.window import airflow_site
+
+    folder = tmp_path_factory.mktemp("raced")
+    table = make_table(folder / "users", pa.table({"user_id": pa.array(range(100), pa.int64())}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TXLOG_TEST_TABLE", table.uri)
+        patch.setenv("TXLOG_TEST_DEATHS", str(folder / "died"))
+        patch.setattr(airflow_site, "_KNOWN_FRESH_S", 0.0)
+        patch.setattr(airflow_site, "_VIEW_FRESH_S", 0.0)
+        run = dag_of("outcomes", "conflict_won_by_the_job").test()
+        assert str(run.state) == "success"
+        yield table, run.run_id
+
+
+def path_of(table: Table) -> str:
+    return table.uri.removeprefix("file://")
+
+
+def test_an_anonymous_request_gets_401_on_every_route_by_every_verb(server: Any) -> None:
+    for path in paths():
+        for verb in VERBS:
+            for query in ("", f"?{QUERY}", f"?{QUERY}&format=json"):
+                answer = server.request(verb, f"/txlog/{path}{query}", follow_redirects=False)
+                outside = "/txlog/" not in str(answer.request.url)
+                assert outside or answer.status_code == 401, (verb, path, answer.status_code)
+
+
+@pytest.mark.parametrize("header", ["Bearer nonsense", "Bearer ", "Basic dmVyYTp2ZXJh", "bearer x.y.z"])
+def test_a_bad_login_is_refused_on_every_route(server: Any, header: str) -> None:
+    for path in paths():
+        answer = server.get(f"/txlog/{path}?{QUERY}", headers={"Authorization": header})
+        outside = "/txlog/" not in str(answer.request.url)
+        assert outside or answer.status_code in (401, 403), path
+
+
+def test_a_task_tab_shows_the_race_that_its_task_won(server: Any, viewer: dict[str, str], raced: Any) -> None:
+    table, run_id = raced
+    asked = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget"}
+    # Airflow's UI leaves the placeholder for a task that is not mapped.
+    answer = server.get(f"/txlog/{link('task', **asked, map_index='{MAP_INDEX}')}", headers=viewer)
+    assert answer.status_code == 200, answer.text
+    for text in ("success", "version 3", "The race", "came first", path_of(table)):
+        assert text in answer.text.replace("%2F", "/")
+    facts = json.loads(server.get(f"/txlog/{link('task', **asked, format='json')}", headers=viewer).text)
+    [task] = facts["tasks"]
+    assert (task["status"], task["read_version"], task["version"]) == ("committed", 2, 3)
+    assert task["commit"]["line"]["met"]["total"] >= 1
+
+
+def test_a_run_tab_lists_the_tasks_that_name_a_table(server: Any, viewer: dict[str, str], raced: Any) -> None:
+    _, run_id = raced
+    asked = {"dag_id": "conflict_won_by_the_job", "run_id": run_id}
+    text = server.get(f"/txlog/{link('run', **asked)}", headers=viewer).text
+    assert "forget" in text
+    assert "version 3" in text
+
+
+def test_a_task_of_other_operators_has_a_plain_page(server: Any, viewer: dict[str, str], raced: Any) -> None:
+    asked = {"dag_id": "conflict_won_by_the_job", "run_id": "no such run", "task_id": "forget", "map_index": -1}
+    answer = server.get(f"/txlog/{link('task', **asked)}", headers=viewer)
+    assert answer.status_code == 200
+    assert "This task names no table" in answer.text
+
+
+def test_the_list_and_the_page_of_a_table_that_a_dag_names(server: Any, viewer: dict[str, str], raced: Any) -> None:
+    table, _ = raced
+    assert link("table", uri=path_of(table)) in server.get("/txlog/", headers=viewer).text.replace("&amp;", "&")
+    text = server.get(f"/txlog/{link('table', uri=path_of(table))}", headers=viewer).text
+    assert "<b>98</b> rows" in text
+    assert "conflict_won_by_the_job" in text
+
+
+def test_a_table_that_no_dag_names_is_not_opened(
+    server: Any, viewer: dict[str, str], raced: Any, tmp_path: Path
+) -> None:
+    other = create(str(tmp_path / "other"), Hands(1_790_000_000_000))
+    for uri in (path_of(other), other.uri, "/", "s3://bucket/table", ""):
+        for page in ("table", "commit"):
+            answer = server.get(f"/txlog/{link(page, uri=uri, version=0)}", headers=viewer)
+            assert answer.status_code == 404, uri
+
+
+def test_a_user_who_may_not_read_the_dag_gets_403_or_404_on_every_route(
+    server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    table, run_id = raced
+    manager = type(get_auth_manager())
+    monkeypatch.setattr(manager, "is_authorized_dag", lambda *args, **kwargs: False)
+    monkeypatch.setattr(manager, "get_authorized_dag_ids", lambda *args, **kwargs: set())
+    asked = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget", "map_index": -1}
+    asked |= {"uri": path_of(table), "version": 3}
+    expected = {"": 200, "table": 404, "commit": 404, "task": 403, "run": 403}
+    from airflow_txlog.window.airflow_site import airflow_window
+
+    assert expected.keys() == airflow_window().pages.keys()
+    for path, status in expected.items():
+        for more in ({}, {"format": "json"}):
+            answer = server.get(f"/txlog/{link(path, **asked, **more)}", headers=viewer)
+            assert answer.status_code == status, path
+            assert "users" not in answer.text
+            assert "98" not in answer.text.replace("#", "").split("<main")[-1]
+
+
+def test_names_of_dags_that_the_user_may_not_see_are_left_out(
+    server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    table, _ = raced
+    with create_session() as session:
+        bundle = session.query(DagBundleModel).first()
+        session.merge(DagModel(dag_id="payroll_of_the_board", bundle_name=bundle.name))
+    tx = table.begin()
+    tx.add(path="more.parquet", size=1, stats='{"numRecords":0}')
+    version = tx.commit("WRITE", {}, {}, tags=tags("payroll_of_the_board", "pay_them"))
+    asked = {"uri": path_of(table), "version": version}
+    assert "payroll_of_the_board" in server.get(f"/txlog/{link('commit', **asked)}", headers=viewer).text
+    manager = type(get_auth_manager())
+    seen = {"conflict_won_by_the_job"}
+    monkeypatch.setattr(manager, "get_authorized_dag_ids", lambda *args, **kwargs: seen)
+    for path in ("", "table", "commit"):
+        for more in ({}, {"format": "json"}):
+            answer = server.get(f"/txlog/{link(path, **asked, **more)}", headers=viewer)
+            assert answer.status_code == 200
+            assert "payroll_of_the_board" not in answer.text
+            assert "pay_them" not in answer.text
+
+
+def test_an_error_of_the_auth_manager_shows_nothing(
+    server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    def fails(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr(type(get_auth_manager()), "get_authorized_dag_ids", fails)
+    table, _ = raced
+    answer = server.get(f"/txlog/{link('table', uri=path_of(table))}", headers=viewer)
+    assert answer.status_code == 500
+    assert "98" not in answer.text.split("<main")[-1]
+
+
+def test_every_process_imports_the_plugin_and_nothing_heavy_with_it() -> None:
+    code = (
+        "import sys; from airflow import plugins_manager as _\nbefore = set(sys.modules)\n"
+        "import airflow_txlog.window.plugin as p\n"
+        "print(sorted({n.split('.')[0] for n in set(sys.modules) - before}), len(p.TxlogPlugin.external_views))\n"
+        "print(sorted(n for n in sys.modules if n.startswith('airflow_txlog')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    first, second = done.stdout.strip().splitlines()[-2:]
+    assert not {"pyarrow", "fsspec", "jinja2", "starlette", "fastapi", "uvicorn"} & set(eval(first.rpartition(" ")[0]))
+    assert first.endswith(" 3")
+    ours = {"airflow_txlog", "airflow_txlog.window", "airflow_txlog.window.plugin"}
+    # Airflow itself reads the last one.
+    assert set(eval(second)) <= ours | {"airflow_txlog.get_provider_info"}
+
+
+@pytest.mark.parametrize("value", ["off", "False", "0", "no"])
+def test_the_window_can_be_switched_off(value: str) -> None:
+    code = "from airflow_txlog.window.plugin import TxlogPlugin as p; print(len(p.fastapi_apps), len(p.external_views))"
+    import os
+
+    environment = {**os.environ, "AIRFLOW__TXLOG__WINDOW": value}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.stdout.strip().endswith("0 0"), done.stderr[-2000:]
+
+
+def test_the_distribution_names_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["airflow.plugins"] == {"txlog": "airflow_txlog.window.plugin:TxlogPlugin"}
