@@ -20,6 +20,7 @@ from airflow_txlog.contract.parameters import encode_parameter, encode_parameter
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.identity import HookCall, annotations_of, application_transaction, keep_success
+from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.runners import Runner, run_unless_done
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ class RowWritingHook(BaseHook):
         )
         started_s = time.perf_counter()
         try:
-            result = run_unless_done(runner, spec, log=self.log.info)
+            with progress_shown(context, self.log.info) as log:
+                result = run_unless_done(runner, spec, log=log)
         except TxlogError:
             if runner.reading_error is not None:
                 raise runner.reading_error from None

@@ -28,6 +28,7 @@ from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.identity import annotations_of
 from airflow_txlog.hooks.run_versions import at_run_versions, pinned_version
+from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.spark_connection import open_spark_connection
 from airflow_txlog.hooks.task_rows import RowWritingHook, task_context
 from airflow_txlog.hooks.work_key import saved_work_key
@@ -375,7 +376,8 @@ class TxlogHook(RowWritingHook):
             spec = spec.replace(annotations=annotations_of(context))
         spec = at_run_versions(self.with_settings(spec, runner), self, context)
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
-        return run_unless_done(chosen, spec, log=self.log.info)
+        with progress_shown(context, self.log.info) as log:
+            return run_unless_done(chosen, spec, log=log)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether a task could use the connection: check its settings, its cluster, and read access to its base.

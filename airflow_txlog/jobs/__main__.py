@@ -32,6 +32,7 @@ from airflow_txlog.jobs.spark.installation import not_started
 from airflow_txlog.jobs.spark.launch import QUICK, log_start, starts_for_little
 from airflow_txlog.process.arrow_memory import spare_memory
 from airflow_txlog.process.private_folder import remove_temporary_folder
+from airflow_txlog.process.progress import report_in_lines
 
 EXIT_DONE, EXIT_FAILED, EXIT_RETRY = 0, 1, 75
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -70,6 +71,7 @@ def main(arguments: list[str], opened: Callable[[str], str] = str) -> int:
 def begin() -> Callable[[str], None]:
     """Return a function that logs the job's lines. The process now ends with its standard input or by SIGTERM."""
     say = _own_output()
+    report_in_lines(say)
     # Its parent holds standard input open while it lives.
     threading.Thread(target=leave_at_end_of, args=(0,), name="stdin", daemon=True).start()
     signal.signal(signal.SIGTERM, _on_terminate)
@@ -163,8 +165,12 @@ def _own_output() -> Callable[[str], None]:
     own = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
 
+    lock = threading.Lock()
+
     def say(line: str) -> None:
-        print(line, file=own, flush=True)
+        # Threads report progress.
+        with lock:
+            print(line, file=own, flush=True)
 
     # Records of the engine and of the stores contain no value, like the lines of the job.
     log = logging.getLogger("airflow_txlog")

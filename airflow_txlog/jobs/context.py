@@ -25,6 +25,7 @@ from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.exactly_once.transactions import Seal, folder_named, seal_of, work_folder
+from airflow_txlog.process import progress
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import Limits
 
@@ -169,8 +170,8 @@ class LogContext:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure the block as a step of the result, also when it fails."""
-        with self.times.step(name):
+        """Measure the block as a step of the result, also when it fails, and report it as the current one."""
+        with self.times.step(name), progress.step(name):
             yield
 
     def result(

@@ -18,6 +18,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from, vacuum
 from airflow_txlog.errors import CorruptTable, InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
+from airflow_txlog.process.progress import measured
 from airflow_txlog.storage.limits import USUAL, Limits
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def run_job(
         _check_versions_are_known(spec)
         table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
         table.store.keeps_files = table.store.is_remote
-        result = run(spec)
+        with measured():
+            result = run(spec)
     except Exception as error:
         result = _failed(spec, contexts[-1] if contexts else None, error, say)
     for each in contexts:

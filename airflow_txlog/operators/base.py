@@ -27,6 +27,7 @@ from airflow_txlog.hooks.identity import (
     keep_success,
 )
 from airflow_txlog.hooks.run_versions import at_run_versions
+from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.links.pages import links_of
@@ -215,7 +216,8 @@ class TxlogOperator(RenderedOperator):
                 spec = self._spec_of_work = self._durable(self._running, spec, context)
             elif self.deferrable:
                 raise not_deferrable(type(self._running).__name__)
-            result = run(self._running, spec, log=self.log.info)
+            with progress_shown(context, self.log.info) as log:
+                result = run(self._running, spec, log=log)
         except TxlogError as error:
             if isinstance(error, ExpectationFailed):
                 self._failed_expectations = error.facts.get("expectations")
@@ -349,8 +351,7 @@ class TxlogOperator(RenderedOperator):
 
     def on_kill(self) -> None:
         """Stop the job. Its commit stays; a vacuum removes staged files."""
-        running = self._running
-        if running is not None:
+        if (running := self._running) is not None:
             self.log.info("stopping the %s job on %s", self.operation.name, self.table_uri)
             running.kill()
 

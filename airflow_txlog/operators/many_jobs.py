@@ -10,6 +10,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Operation
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.hooks.identity import annotations_of, job_identity
+from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.operators.arguments.given import text_map
 from airflow_txlog.operators.base import TxlogOperator
@@ -67,7 +68,8 @@ class ManyJobsOperator(TxlogOperator):
                 identity = job_identity(context)
                 identity = dataclasses.replace(identity, app_id=f"{identity.app_id}/{work}")
                 spec = spec.replace(saved_work_key=saved_work_key(identity))
-            result = run_unless_done(runner, spec, log=self.log.info)
+            with progress_shown(context, self.log.info) as log:
+                result = run_unless_done(runner, spec, log=log)
         finally:
             self._running = None
         self._done.append((spec, result))

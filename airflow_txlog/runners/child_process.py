@@ -28,6 +28,7 @@ from airflow_txlog.contract.job import OPEN_FILES, JobResult, JobSpec, read_resu
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost, TxlogError
 from airflow_txlog.jobs.spark.installation import DISK_FULL
+from airflow_txlog.process import progress
 from airflow_txlog.process.private_folder import remove_folder_of
 from airflow_txlog.runners.base import Log, check_stays_here, result_of_lost, result_or_error
 from airflow_txlog.runners.job_output import TAIL_LINES, lines_of, readable, shown
@@ -126,7 +127,7 @@ class ChildProcessRunner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**job_environment(), **self._added, **credentials},
+            env={**job_environment(), **self._added, **credentials, **progress.environment()},
         )
         self._process, self._killed = process, False
         try:
@@ -221,6 +222,9 @@ def follow_output(process: subprocess.Popen[bytes], log: Log, *, has_own_lines: 
     hidden = 0
     for is_output, line in lines_of(process.stdout, process.stderr):
         is_own = is_output and has_own_lines
+        if is_own and line.startswith(progress.PREFIX):
+            progress.hear_line(line)
+            continue
         text = readable(line) if is_own else shown(line)
         if text is not None:
             tail.append(text)

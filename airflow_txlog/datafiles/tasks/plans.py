@@ -93,6 +93,7 @@ class Bins:
     `store` is that of the planned files. `paths` are the files that hold the plan, in the store `kept`: the job's own
     table. `digests` are their SHA-256: a plan names files that a task opens with the worker's credentials, so a task
     takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.weight_of`).
+    `amounts`: for each task, the number of its files (a part counts as one) and their bytes.
     """
 
     store: StoreReference
@@ -101,6 +102,7 @@ class Bins:
     paths: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
     weight: int = 0
+    amounts: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.inline) or len(self.paths)

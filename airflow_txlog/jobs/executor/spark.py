@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import FrameRows, over_bins, scan_frame, shuffled_towards, union_of, write_work
-from airflow_txlog.jobs.files.scan import BinTask, run_here, work_of
+from airflow_txlog.jobs.files.scan import BinTask, planned_by, run_here, work_of
 from airflow_txlog.jobs.files.stage import NewRows, Staged, TaskRows, Work, stage, type_of_new
 from airflow_txlog.jobs.source.answered import answered
 from airflow_txlog.jobs.source.frames import Source, build_source, materialize, numbered_rows, stored_columns
@@ -91,6 +91,7 @@ class SparkExecutor:
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
         if self.runs_here(sum(task.weight for task in tasks)):
             return run_here(work_of(tasks), schema, what, self.parallelism)
+        planned_by(tasks)
         return collect(union_of(over_bins(self.spark, task, schema) for task in tasks), what)
 
     def write(self, context: JobContext, work: Work) -> pa.Table:

@@ -29,7 +29,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import BinTask, TooManyRows, run_here, work_of
+from airflow_txlog.jobs.files.scan import BinTask, TooManyRows, planned_by, run_here, work_of
 from airflow_txlog.jobs.files.stage import WRITING, Staged, Work, reported
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.spark.progress import counted
@@ -256,6 +256,7 @@ def collect_records(context: JobContext, frame: WritingFrame, what: str) -> Stag
 
 def _records(context: JobContext, frames: Sequence[WritingFrame], what: str, tasks: Sequence[BinTask] = ()) -> pa.Table:
     """Return the records of frames, of which there is at least one, and of tasks, as one Spark job."""
+    planned_by(tasks)
     over = [over_bins(context.spark, task, RECORD_SCHEMA) for task in tasks]
     has_own_bound = {ROWS_SETTING, BYTES_SETTING} & context.spec.spark_conf.keys()
     narrow = [] if has_own_bound else [frame.narrow_records() for frame in frames]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -30,6 +31,7 @@ from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import readable
+from airflow_txlog.process import progress
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.limits import weight_of
@@ -246,6 +248,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     # A file in parts occurs once for each part.
     costs = dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values()
     weight = weight_of(costs, is_remote=plan.store.is_remote)
+    amounts = _amounts(plan, packed)
     inline: list[bytes] = []
     encoded = encode_bins(plan.table, packed)
     for data in encoded:
@@ -253,7 +256,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
         if sum(map(len, inline)) > plan.store.limits.inline_plan_bytes:
             break
     else:
-        return Bins(store=store, inline=tuple(inline), weight=weight)
+        return Bins(store=store, inline=tuple(inline), weight=weight, amounts=amounts)
     plan_id = context.clock.unique_id()
     paths, digests = [], []
     # One after another: written plans are not kept in memory.
@@ -263,7 +266,14 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
         with context.store.open_new(paths[-1]) as output:
             output.write(data)
     kept = StoreReference.of(context.store)
-    return Bins(store=store, kept=kept, paths=tuple(paths), digests=tuple(digests), weight=weight)
+    return Bins(store=store, kept=kept, paths=tuple(paths), digests=tuple(digests), weight=weight, amounts=amounts)
+
+
+def _amounts(plan: FilePlan, packed: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Return the number of rows of the plan in each bin, and the bytes of their files or parts of files."""
+    numbers, sizes = (plan.table.column(name).to_pylist() for name in ("index", "size_bytes"))
+    parts = Counter(numbers)
+    return tuple((len(rows), sum((sizes[row] or 0) // parts[numbers[row]] for row in rows)) for rows in packed)
 
 
 def _given_away(parts: list[bytes]) -> Iterator[bytes]:
@@ -292,6 +302,21 @@ def parts_of(parallelism: int, sizes: Sequence[int], piece_bytes: int = PIECE_BY
 
 
 # --- tasks in this process ------------------------------------------------------------------------------------------
+
+
+def planned_by(tasks: Iterable[BinTask]) -> None:
+    """Report the files of tasks that Spark runs as planned."""
+    amounts = [amount for task in tasks for amount in task.bins.amounts]
+    progress.planned(sum(files for files, _ in amounts), sum(num_bytes for _, num_bytes in amounts))
+
+
+def _amount_of(each: tuple[Step, pa.RecordBatch]) -> tuple[int, int]:
+    """Return how many files, and bytes of them, one piece of work reads; none if it reads no planned files."""
+    step, batch = each
+    bins = getattr(step, "bins", None)
+    amounts = bins.amounts if isinstance(bins, Bins) else ()
+    number = batch.column(0)[0].as_py() if amounts else 0
+    return amounts[number] if isinstance(number, int) and number < len(amounts) else (0, 0)
 
 
 class TooManyRows(Exception):
@@ -359,8 +384,11 @@ def run_here(
                 held_bytes += rows.nbytes
                 if most_bytes is not None and held_bytes > most_bytes:
                     raise TooManyRows
+        progress.done(*_amount_of(each))
         return found
 
+    amounts = [_amount_of(each) for each in work]
+    progress.planned(sum(files for files, _ in amounts), sum(num_bytes for _, num_bytes in amounts))
     try:
         with _threads_of_arrow, ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
             found = list(pool.map(rows_of, work))

@@ -50,6 +50,7 @@ from airflow_txlog.jobs.resume.first_version import NO_TABLE, first_version, for
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.resume.missing_files import missing_files_are_conflicts
 from airflow_txlog.jobs.resume.unpublished import longest_wait_ms, prepared, seal_to_wait, stage, staged_before
+from airflow_txlog.process import progress
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.resume.saved_work import SavedWork
@@ -201,6 +202,7 @@ class _Attempts:
 
     def _round(self, number: int) -> JobResult:
         context = self._context
+        progress.attempt(number)
         with missing_files_are_conflicts(context.tables_read):
             tx = self._begin()
             done = self._done(tx)

@@ -17,6 +17,7 @@ from airflow_txlog.contract.wording import size_text, tasks_done
 from airflow_txlog.datafiles.moved_rows import CountedTask, counts_kept, rows_moved
 from airflow_txlog.jobs.spark.session import is_classic, is_local
 from airflow_txlog.process.private_folder import temporary_folder
+from airflow_txlog.process.progress import tasks_done as tasks_finished
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,7 @@ def watched(spark: SparkSession, name: str, log: Callable[[str], None], every_s:
     def say() -> None:
         total, done, failed = task_counts(spark)
         if total:
+            tasks_finished(done, total)
             log(tasks_done(name, total, done, failed, [*_moved_by_tasks(), *_moved_in_spark(spark)]))
 
     watching = _said_every(every_s, say) if is_classic(spark) else _watched_by_server(spark, name, log, every_s)
@@ -106,9 +108,11 @@ def _watched_by_server(spark: SparkSession, name: str, log: Callable[[str], None
         if running and SYSTEM_CLOCK.monotonic_s() - said_s >= every_s:
             said_s = SYSTEM_CLOCK.monotonic_s()
             finished = sum(stage.num_completed_tasks for stage in running)
+            planned = sum(stage.num_tasks for stage in running)
+            tasks_finished(finished, planned)
             num_bytes = sum(stage.num_bytes_read for stage in running)
             moved = _moved_by_tasks() + ([f"{size_text(num_bytes)} read by Spark"] if num_bytes else [])
-            log(tasks_done(name, sum(stage.num_tasks for stage in running), finished, 0, moved))
+            log(tasks_done(name, planned, finished, 0, moved))
 
     handler: Any = hear
     spark.registerProgressHandler(handler)

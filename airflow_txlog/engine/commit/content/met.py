@@ -20,7 +20,8 @@ The invariant: `how` is set where a rule decides, and no reader derives it again
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -153,9 +154,8 @@ def _is_long(*texts: str | None) -> bool:
     return any(text is not None and len(text) > _MOST_CHARS for text in texts)
 
 
-def counts_of(all_met: Iterable[Meeting]) -> dict[str, int]:
-    """Return how often each `how` occurs, the most frequent first."""
-    counts: dict[str, int] = {}
-    for met in all_met:
-        counts[met.how] = counts.get(met.how, 0) + 1
-    return dict(sorted(counts.items(), key=lambda each: -each[1]))
+def met_text(met: Meetings) -> str:
+    """Return the reasons as one line, the most frequent first: `2 disjoint_partitions, 1 redone`; empty for none."""
+    parts = [f"{count} {how}" for how, count in Counter(each.how for each in met.last).most_common()]
+    earlier = met.total - len(met.last)
+    return ", ".join([*parts, *([f"{earlier} earlier"] if earlier else [])])
