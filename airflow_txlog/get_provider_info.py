@@ -34,9 +34,9 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules("operators", *_OPERATORS),
         "sensors": _modules("sensors", "table_version"),
         "triggers": _modules("triggers", "submitted_job", "table_version"),
-        "hooks": _modules("hooks", "txlog"),
+        "hooks": _modules("hooks", "txlog", "unity"),
         "extra-links": ["airflow_txlog.links.pages.CommitLink", "airflow_txlog.links.pages.TableLink"],
-        "connection-types": [_connection_type()],
+        "connection-types": [_connection_type(), _unity_connection_type()],
         "cli": ["airflow_txlog.cli.definition.get_cli_commands"],
         "config": {
             "txlog": {
@@ -63,6 +63,19 @@ def _connection_type() -> dict[str, Any]:
             "placeholders": {"host": "/lake"},
         },
         "conn-fields": _connection_fields(),
+    }
+
+
+def _unity_connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "txlog_unity",
+        "hook-class-name": "airflow_txlog.hooks.unity.UnityCatalogHook",
+        "hook-name": "Unity Catalog (txlog)",
+        "ui-field-behaviour": {
+            "hidden-fields": ["login", "extra", "schema"],
+            "relabeling": {"host": "URL", "password": "Token"},
+            "placeholders": {"host": "https://catalog.example.com"},
+        },
     }
 
 

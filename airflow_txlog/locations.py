@@ -15,7 +15,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 LOCAL = "file"
@@ -39,6 +39,10 @@ _AUTHORITY = re.compile(r"//([^/]*)")
 _ONE_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("abfs", "wasbs", "wasb", "az"), "abfss")}
 
 
+READ, READ_WRITE = "READ", "READ_WRITE"
+"""The privileges for which a catalog issues temporary credentials."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
     """A table whose catalog hands out credentials for its files or ratifies its commits; without a secret.
@@ -56,6 +60,13 @@ class CatalogTable:
     table_id: str
     is_managed: bool = False
     storage_conn_id: str | None = None
+
+    def to_write(self) -> CatalogTable:
+        """Return the table with credentials that may write."""
+        given = self.storage_conn_id
+        if given is None or not given.endswith(f":{READ}"):
+            return self
+        return replace(self, storage_conn_id=f"{given.removesuffix(READ)}{READ_WRITE}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

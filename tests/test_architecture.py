@@ -199,6 +199,7 @@ SHARED_NAMES = {
     "names": "of the log's files; of a predicate's columns",
     "footers": "of Parquet files, and their columns to Spark",
     "table_version": "waiting for one: the sensor, and its trigger",
+    "unity": "a catalog, and the hook of its connections",
     "sql": "what a text says by itself, and what Spark says of it",
     "staging": "of changed rows, and of the rows that OPTIMIZE moves",
 }

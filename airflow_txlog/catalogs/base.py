@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from airflow_txlog.errors import InvalidInput, TableNotInCatalog
+from airflow_txlog.locations import CatalogTable
 
 TABLE_ID = "txlog.table_id"
 """The property in which we record the id of a table's metadata, for a catalog without table ids."""
@@ -32,8 +33,8 @@ class Entry:
     `name`: as the catalog spells it (`db.table`, or `catalog.schema.table`). `uri`: its place, normalised. `table_id`:
     the id that the log must have, if the catalog records one. `is_managed`: the catalog owns the files, and deletes
     them with the table. `namespace` and `dataset`: the table in OpenLineage's naming of this catalog.
-    `credentials`: the name under which `storage.credentials` has the table's temporary credentials; None: the catalog
-    gives none, and `storage_conn_id` or the process's own identity opens the store.
+    `catalog_table`: the part that the catalog has in opening the table's store (temporary credentials, commits); None:
+    none, and `storage_conn_id` or the process's own identity opens it.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Entry:
     properties: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[CatalogColumn, ...] = ()
     partition_columns: tuple[str, ...] = ()
-    credentials: str | None = None
+    catalog_table: CatalogTable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,8 +80,31 @@ def _hive(connection: Any) -> Catalog:
     return HiveCatalog(connection.conn_id, [(host, port) for host in hosts], user=connection.login or None)
 
 
+def _unity(connection: Any) -> Catalog:
+    from airflow_txlog.catalogs.unity import UnityCatalog
+    from airflow_txlog.storage.credentials import UNITY, Credentials, offer
+
+    conn_id, host = connection.conn_id, connection.host or ""
+    scheme, _, place = host.rpartition("://")
+    scheme = scheme or connection.schema or "https"
+    if not place or scheme not in ("http", "https") or "@" in place:
+        raise InvalidJobSpec(
+            f"catalog_conn_id: the connection {conn_id!r} names no catalog in its host. Write https://HOST there, and "
+            "the token as its password. Nothing was read.",
+            argument="catalog_conn_id",
+        )
+
+    def token() -> Credentials:
+        # Read again, so that a rotated token is followed.
+        return Credentials(kind=UNITY, values={"token": BaseHook.get_connection(conn_id).password or ""})
+
+    offer(conn_id, token)
+    port = f":{connection.port}" if connection.port else ""
+    return UnityCatalog(conn_id, f"{scheme}://{place.rstrip('/')}{port}")
+
+
 # What Airflow's provider for Hive writes for a metastore without SASL.
 _PLAIN = (None, "", "NOSASL", "NONE")
-_KINDS: dict[str, Callable[[Any], Catalog]] = {"aws": _glue, "hive_metastore": _hive}
+_KINDS: dict[str, Callable[[Any], Catalog]] = {"aws": _glue, "hive_metastore": _hive, "txlog_unity": _unity}
 CONN_TYPES = frozenset(_KINDS)
 """The types of connections that `catalog_conn_id` accepts."""

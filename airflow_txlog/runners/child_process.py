@@ -88,10 +88,10 @@ class ChildProcessRunner:
             except OSError as error:
                 raise job_not_started(spec, error) from error
             credentials: dict[str, str] = {}
-            if spec.access.storage_conn_id is not None:
+            if spec.access.connections:
                 from airflow_txlog.runners.credentials_endpoint import credentials_environment
 
-                credentials = files.enter_context(credentials_environment(spec.access.storage_conn_id))
+                credentials = files.enter_context(credentials_environment(spec.access.connections))
             exit_code, tail = self._run_child(spec_file, result_file, log, credentials)
             self._answer = result = read_result(result_uri)
         if result is not None:

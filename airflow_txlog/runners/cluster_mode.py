@@ -255,7 +255,7 @@ class ClusterModeRunner(SubmitRunner):
                 "ledger_keys": list(spec.ledger_keys),
             },
         )
-        if spec.access.storage_conn_id is not None:
+        if spec.access.connections:
             # No process of the cluster reaches the task that holds the connection (docs/credentials.md).
             settings = {f"{each}.TXLOG_CREDENTIALS": "own" for each in _ENVIRONMENTS} | settings
         log(f"submitting {name} to {self._cluster.master}")

@@ -13,7 +13,7 @@ import json
 import secrets
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -47,13 +47,14 @@ class CredentialsEndpoint:
         return {URL: self.url, TOKEN: self._token}
 
     @contextlib.contextmanager
-    def answering(self, connection: str) -> Iterator[None]:
-        """Hand out the connection's credentials inside."""
-        self._connections.append(connection)
+    def answering(self, *connections: str) -> Iterator[None]:
+        """Hand out the connections' credentials inside."""
+        self._connections.extend(connections)
         try:
             yield
         finally:
-            self._connections.remove(connection)
+            for connection in connections:
+                self._connections.remove(connection)
 
     def close(self) -> None:
         """Stop answering."""
@@ -62,14 +63,14 @@ class CredentialsEndpoint:
 
 
 @contextlib.contextmanager
-def credentials_environment(connection: str | None) -> Iterator[dict[str, str]]:
-    """Yield the environment with which a job's process gets a connection's credentials; empty without one."""
-    if connection is None:
+def credentials_environment(connections: Collection[str]) -> Iterator[dict[str, str]]:
+    """Yield the environment with which a job's process gets the connections' credentials; empty without any."""
+    if not connections:
         yield {}
         return
     endpoint = CredentialsEndpoint()
     try:
-        with endpoint.answering(connection):
+        with endpoint.answering(*connections):
             yield endpoint.environment
     finally:
         endpoint.close()

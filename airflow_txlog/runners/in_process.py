@@ -137,11 +137,12 @@ def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
-    """Give Spark's Python workers the credentials of the job's connection, if it has one, inside.
+    """Give Spark's Python workers the credentials of the job's connections, if it has any, inside.
 
     Raises InvalidJobSpec if the session was not started here: its workers do not know the endpoint.
     """
-    if spec.access.storage_conn_id is None:
+    connections = spec.access.connections
+    if not connections:
         yield
         return
     url = None
@@ -150,10 +151,10 @@ def _credentials(spec: JobSpec, spark: SparkSession) -> Iterator[None]:
         url = jvm.java.lang.System.getenv(URL)
     if url != _endpoint().url:
         raise InvalidJobSpec(
-            f"The Spark session of this process has no way to the credentials of the connection "
-            f"{spec.access.storage_conn_id!r} (storage_conn_id), as it was started by others: its Python workers could "
+            f"The Spark session of this process has no way to the credentials of the connection {connections[0]!r}, "
+            "as it was started by others: its Python workers could "
             'not open the table. Take runner="child", or let the first txlog task of the process start Spark.',
             argument="runner",
         )
-    with _endpoint().answering(spec.access.storage_conn_id):
+    with _endpoint().answering(*connections):
         yield

@@ -132,7 +132,7 @@ class SubmitRunner(RunsChildren):
 
     def _settings(self, spec: JobSpec) -> dict[str, str]:
         given = {"spark.app.name": f"airflow_txlog {spec.operation.name}", **self._defaults, **spec.spark_conf}
-        if spec.access.storage_conn_id is not None:
+        if spec.access.connections:
             # Executors do not reach the task that holds the connection (docs/credentials.md).
             given.setdefault("spark.executorEnv.TXLOG_CREDENTIALS", "own")
         named = {*given, *(word.partition("=")[0] for word in self._cluster.command)}

@@ -176,6 +176,21 @@ def columns_for_catalog(schema: str) -> dict[str, Any]:
     return found
 
 
+def columns_of_catalog(columns: Mapping[str, Any]) -> str:
+    """Return the schema of the log of a catalog's columns: the opposite of `columns_for_catalog`."""
+    return json.dumps(_without_hyphens(columns))
+
+
+def _without_hyphens(kind: Any) -> Any:
+    if not isinstance(kind, dict):
+        return kind
+    if kind.get("type") == "struct":
+        fields = [{**each, "type": _without_hyphens(each["type"])} for each in kind["fields"]]
+        return {"type": "struct", "fields": fields}
+    names = {after: before for before, after in _HYPHENS.items()}
+    return {names.get(name, name): _without_hyphens(value) for name, value in kind.items()}
+
+
 def _hyphenated(kind: Any) -> Any:
     if not isinstance(kind, dict):
         return kind

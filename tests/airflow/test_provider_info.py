@@ -75,13 +75,15 @@ def test_the_registry_manifest_has_every_class_with_the_first_lines_of_its_docst
     )
 
 
-def test_the_hook_is_what_its_connection_type_says() -> None:
+def test_each_hook_is_what_its_connection_type_says() -> None:
     from airflow_txlog.hooks.txlog import TxlogHook
+    from airflow_txlog.hooks.unity import UnityCatalogHook
 
-    (connection_type,) = get_provider_info()["connection-types"]
-    assert connection_type["connection-type"] == TxlogHook.conn_type
-    assert connection_type["hook-name"] == TxlogHook.hook_name
-    assert connection_type["hook-class-name"] == f"{TxlogHook.__module__}.{TxlogHook.__name__}"
+    hooks: tuple[Any, ...] = (TxlogHook, UnityCatalogHook)
+    for hook, connection_type in zip(hooks, get_provider_info()["connection-types"], strict=True):
+        assert connection_type["connection-type"] == hook.conn_type
+        assert connection_type["hook-name"] == hook.hook_name
+        assert connection_type["hook-class-name"] == f"{hook.__module__}.{hook.__name__}"
 
 
 def test_every_setting_that_the_code_reads_is_described() -> None:

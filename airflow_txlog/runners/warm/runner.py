@@ -66,7 +66,7 @@ class WarmRunner(RunsChildren):
         # The server was started with the others.
         of_session = {name: value for name, value in spec.spark_conf.items() if is_of_session(name)}
         try:
-            with offering_credentials(lease.server, spec.access.storage_conn_id):
+            with offering_credentials(lease.server, spec.access.connections):
                 return self._in_child(child, spec.replace(spark_conf=of_session), log)
         except SparkUnavailable:
             give_up(lease.place, lease.server)

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
@@ -209,13 +209,13 @@ def _leased(place: Place, server: Server) -> Lease | None:
 
 
 @contextlib.contextmanager
-def offering_credentials(server: Server, connection: str | None) -> Iterator[None]:
-    """Let the server's Python workers find an endpoint of this process with the connection's credentials, inside."""
-    if connection is None:
+def offering_credentials(server: Server, connections: Collection[str]) -> Iterator[None]:
+    """Let the server's Python workers find an endpoint of this process with the connections' credentials, inside."""
+    if not connections:
         yield
         return
     path = Path(server.folder, "credentials", SYSTEM_CLOCK.unique_id())
-    with credentials_environment(connection) as endpoint:
+    with credentials_environment(connections) as endpoint:
         try:
             try:
                 _write_private(path, json.dumps([endpoint[URL], endpoint[TOKEN]]).encode())

@@ -225,7 +225,7 @@ def test_the_last_server_may_end_after_a_job_has_its_session(base: Path) -> None
     assert f"token={token};" in held.url
     assert token not in repr(held)
     give_up(held.place, held.server)
-    with pytest.raises(SparkUnavailable) as caught, offering_credentials(held.server, "lake"):
+    with pytest.raises(SparkUnavailable) as caught, offering_credentials(held.server, ["lake"]):
         pass
     assert caught.value.retryable
     # By which the runner tries another one.
@@ -504,7 +504,7 @@ def test_workers_of_the_server_get_credentials_from_the_jobs_that_run(monkeypatc
     monkeypatch.setenv(FOLDER, str(folder))
     with pytest.raises(CredentialsUnavailable, match="is not below the task that holds it"):
         credentials._asked("lake")
-    with offering_credentials(found.server, "lake"), offering_credentials(found.server, None):
+    with offering_credentials(found.server, ["lake"]), offering_credentials(found.server, []):
         (written,) = folder.iterdir()
         assert stat.S_IMODE(written.stat().st_mode) == 0o600
         assert "canary" not in written.read_text()

@@ -1,0 +1,282 @@
+"""Unity Catalog: names, temporary credentials, new tables. Its HTTP and the commits of its tables are in `storage`.
+
+A name is resolved by one request of the UC Delta API; of a server without it, by one more of the catalog's own API.
+Temporary credentials are requested when a store is opened, and again before they expire: `offer` registers the request
+under a name of its own for each table and privilege, and `Entry.catalog_table` carries that name to every process.
+Invariant: the token and the temporary credentials are in memory alone.
+Source: UC Delta API 1.0; Unity Catalog API 2.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts
+from airflow_txlog.catalogs.describe import hive_type
+from airflow_txlog.catalogs.places import table_place
+from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.errors import (
+    CatalogRefused,
+    CatalogUnavailable,
+    CorruptTable,
+    NotADeltaTable,
+    TableNotInCatalog,
+)
+from airflow_txlog.locations import LOCAL, READ, READ_WRITE, CatalogTable, canonical_place, store_kind
+from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, UNITY, Credentials, kept, offer, unavailable
+from airflow_txlog.storage.unity_api import UnityApi, delta_path
+from airflow_txlog.storage.unity_commits import columns_for_catalog, columns_of_catalog, is_derived
+
+_NO_DELTA = "UnsupportedTableFormatException"
+# Delta's types by the names of the catalog's own API.
+_TYPE_NAMES = {
+    **dict.fromkeys(("boolean", "byte", "short", "long", "float", "double", "date", "timestamp", "string", "binary")),
+    "integer": "INT",
+    "timestamp_ntz": "TIMESTAMP_NTZ",
+    "variant": "VARIANT",
+}
+
+
+class UnityCatalog:
+    """The catalog behind one connection, whose token is offered under the connection's id."""
+
+    def __init__(self, connection: str, url: str) -> None:
+        self.connection = connection
+        token = kept(connection, UNITY)
+        self._api = UnityApi(url, lambda: token.current().values["token"], connection=connection)
+
+    def find(self, name: str) -> Entry:
+        """Return the table's entry, by one request. Its temporary credentials are offered, and not requested yet."""
+        name = self._name(name)
+        try:
+            answer = self._api.get(delta_path(name), name=name)
+        except CatalogRefused as error:
+            if error.facts["status"] == _NO_DELTA:
+                raise self._no_delta(name, "another format than Delta") from None
+            # A server without the Delta API does not know the path.
+            if error.facts["status"] not in ("404", "NotFoundException"):
+                raise
+            return self._entry(name, self._old_facts(name), is_catalog_managed=False)
+        metadata = answer.get("metadata")
+        if not isinstance(metadata, dict):
+            raise self._odd(name)
+        return self._entry(name, metadata, is_catalog_managed=answer.get("latest-table-version") is not None)
+
+    def place_for(self, name: str) -> str:
+        """Raise CatalogRefused: a new table needs a place that you choose."""
+        raise CatalogRefused(
+            f"The catalog {self.connection!r} has no table {name}, and a new one in Unity Catalog needs its place: "
+            "give table_uri, a folder below one of the catalog's external locations. Nothing was read or written.",
+            connection=self.connection,
+            name=name,
+            status="no place",
+        )
+
+    def register(self, table: Description) -> None:
+        """Create the entry as an external table, or update the one of the same place."""
+        name = self._name(table.name)
+        catalog, schema, last = name.split(".")
+        body = {
+            "name": last,
+            "catalog_name": catalog,
+            "schema_name": schema,
+            "table_type": "EXTERNAL",
+            "data_source_format": "DELTA",
+            "storage_location": canonical_place(table.uri),
+            "columns": _columns(table),
+            "properties": {key: value for key, value in table.properties.items() if not is_derived(key)},
+        } | ({"comment": table.comment} if table.comment else {})
+        try:
+            self._api.post("/tables", body, name=name)
+        except CatalogRefused as error:
+            if "ALREADY_EXISTS" not in str(error.facts["status"]):
+                raise
+            check_place(self.find(name), table)
+            self.update(table)
+
+    def update(self, table: Description) -> bool:
+        """Write columns and properties of an external table. A managed table's are written with each commit."""
+        name = self._name(table.name)
+        entry = self.find(name)
+        check_place(entry, table)
+        if entry.is_managed or entry.catalog_table is None:
+            return False
+        wanted = {key: value for key, value in table.properties.items() if not is_derived(key)}
+        has_columns = entry.columns == table.columns
+        if has_columns and wanted.items() <= dict(entry.properties).items():
+            return False
+        updates: list[dict[str, Any]] = [
+            {"action": "set-columns", "columns": columns_for_catalog(table.schema_json)},
+            {"action": "set-partition-columns", "partition-columns": list(table.partition_columns)},
+        ]
+        if wanted:
+            updates.append({"action": "set-properties", "updates": wanted})
+        requirements = [{"type": "assert-table-uuid", "uuid": entry.catalog_table.table_id}]
+        self._api.post(delta_path(name), {"requirements": requirements, "updates": updates}, name=name)
+        return True
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _name(self, name: str) -> str:
+        parts = name_parts(name, 3)
+        if any("." in part for part in parts):
+            raise self._odd(name)
+        return ".".join(parts)
+
+    def _old_facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of a table by the catalog's own API, under the names of the Delta API."""
+        answer = self._api.get(f"/tables/{name}", name=name)
+        if str(answer.get("data_source_format", "")).upper() != "DELTA":
+            raise self._no_delta(name, str(answer.get("data_source_format")))
+        return {
+            "table-type": answer.get("table_type"),
+            "table-uuid": answer.get("table_id"),
+            "location": answer.get("storage_location"),
+            "properties": answer.get("properties"),
+        }
+
+    def _entry(self, name: str, facts: Mapping[str, Any], *, is_catalog_managed: bool) -> Entry:
+        kind, table_id = str(facts.get("table-type", "")).upper(), facts.get("table-uuid")
+        if kind not in ("MANAGED", "EXTERNAL"):
+            raise self._no_delta(name, f"the type {kind}")
+        if not isinstance(table_id, str) or not table_id:
+            raise self._odd(name)
+        uri = table_place(self.connection, name, str(facts.get("location") or ""))
+        properties = {str(key): str(value) for key, value in (facts.get("properties") or {}).items()}
+        is_local = store_kind(uri) == LOCAL
+        if not is_local:
+            for operation in (READ, READ_WRITE):
+                fetch = partial(self._credentials, name, uri, operation, table_id)
+                offer(self._offered(name, operation), fetch)
+        return Entry(
+            name=name,
+            uri=uri,
+            namespace=f"unitycatalog://{self._api.url.partition('://')[2]}",
+            dataset=name,
+            is_managed=kind == "MANAGED",
+            properties={key: value for key, value in properties.items() if not is_derived(key)},
+            columns=_columns_of(facts.get("columns")),
+            partition_columns=tuple(map(str, facts.get("partition-columns") or ())),
+            catalog_table=CatalogTable(
+                uri=canonical_place(uri),
+                name=name,
+                endpoint=self._api.url,
+                catalog_conn_id=self.connection,
+                table_id=table_id,
+                is_managed=is_catalog_managed,
+                storage_conn_id=None if is_local else self._offered(name, READ),
+            ),
+        )
+
+    def _no_delta(self, name: str, what: str) -> NotADeltaTable:
+        return NotADeltaTable(
+            f"{name} of the catalog {self.connection!r} has {what}: it is no Delta table. Nothing was read or written.",
+            connection=self.connection,
+            name=name,
+            format=what,
+        )
+
+    def _odd(self, name: str) -> CatalogUnavailable:
+        return CatalogUnavailable(
+            f"The catalog {self.connection!r} answers about {name} without the facts of a table.",
+            connection=self.connection,
+            name=name,
+        )
+
+    # --- credentials ----------------------------------------------------------------------------------------------
+
+    def _offered(self, name: str, operation: str) -> str:
+        return f"{self.connection}:{name}:{operation}"
+
+    def _credentials(self, name: str, uri: str, operation: str, table_id: str) -> Credentials:
+        """Return the temporary credentials of a table. Raises CredentialsUnavailable, and the errors of the catalog."""
+        place = canonical_place(uri)
+        try:
+            answer = self._api.get(f"{delta_path(name)}/credentials?operation={operation}", name=name)
+            found = answer.get("storage-credentials") or ()
+            around = [each for each in found if f"{place}/".startswith(f"{canonical_place(each['prefix'])}/")]
+            chosen = max(around, key=lambda each: len(canonical_place(each["prefix"])), default=None)
+            config, expires_ms = ({}, None) if chosen is None else (chosen["config"], chosen["expiration-time-ms"])
+        except CatalogRefused as error:
+            if error.facts["status"] not in ("404", "NotFoundException"):
+                raise unavailable(
+                    self._offered(name, operation), f"the catalog refuses them ({error.facts['status']})"
+                ) from None
+            body = {"table_id": table_id, "operation": operation}
+            config, expires_ms = _old_config(self._api.post("/temporary-table-credentials", body, name=name))
+        except TableNotInCatalog:
+            raise unavailable(self._offered(name, operation), "the catalog has no such table any more") from None
+        values = _values(config)
+        if values is None:
+            raise unavailable(self._offered(name, operation), "the catalog issues none for this place")
+        return Credentials(kind=values[0], values=values[1], expires_ms=expires_ms)
+
+
+def _values(config: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
+    """Return the kind and the values of credentials, from the catalog's configuration."""
+    if config.get("s3.access-key-id"):
+        values = {"access_key": config["s3.access-key-id"], "secret_key": config["s3.secret-access-key"]}
+        return AWS, values | ({"token": config["s3.session-token"]} if config.get("s3.session-token") else {})
+    if config.get("gcs.oauth-token"):
+        return GOOGLE, {"token": config["gcs.oauth-token"]}
+    if config.get("azure.sas-token"):
+        return AZURE, {"sas_token": config["azure.sas-token"]}
+    return None
+
+
+def _old_config(answer: Mapping[str, Any]) -> tuple[dict[str, str], int | None]:
+    """Return the configuration and the expiry of an answer of the catalog's own API."""
+    aws = answer.get("aws_temp_credentials") or {}
+    azure = answer.get("azure_user_delegation_sas") or {}
+    google = answer.get("gcp_oauth_token") or {}
+    found = {
+        "s3.access-key-id": aws.get("access_key_id"),
+        "s3.secret-access-key": aws.get("secret_access_key"),
+        "s3.session-token": aws.get("session_token"),
+        "azure.sas-token": azure.get("sas_token"),
+        "gcs.oauth-token": google.get("oauth_token"),
+    }
+    return {key: value for key, value in found.items() if value}, answer.get("expiration_time")
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def _columns(table: Description) -> list[dict[str, Any]]:
+    """Return the columns as the catalog's own API takes them."""
+    texts = {column.name: column for column in table.columns}
+    found = []
+    for position, field in enumerate(json.loads(table.schema_json)["fields"]):
+        kind, name = field["type"], field["name"]
+        word = kind.partition("(")[0] if isinstance(kind, str) else kind["type"]
+        column = {
+            "name": name,
+            "type_text": texts[name].type_text,
+            "type_name": _TYPE_NAMES.get(word) or word.upper(),
+            "type_json": json.dumps(field),
+            "position": position,
+            "nullable": field["nullable"],
+        }
+        if name in table.partition_columns:
+            column["partition_index"] = list(table.partition_columns).index(name)
+        if texts[name].comment:
+            column["comment"] = texts[name].comment
+        found.append(column)
+    return found
+
+
+def _columns_of(columns: Any) -> tuple[CatalogColumn, ...]:
+    """Return the columns in an answer; none if they are not in the form of Delta's schemas."""
+    if not isinstance(columns, dict):
+        return ()
+    try:
+        schema = parse_schema(columns_of_catalog(columns))
+    except (CorruptTable, ValueError):
+        return ()
+    return tuple(
+        CatalogColumn(name=field.name, type_text=hive_type(field.type), comment=field.metadata.get("comment") or None)
+        for field in schema.fields
+    )
