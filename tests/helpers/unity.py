@@ -384,7 +384,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = place.path.removeprefix(BASE)
         unity.requests.append(f"{method} {path}")
         unity.authorizations.append(self.headers.get("Authorization", ""))
-        request = f"{method} {path} {text}"
+        request = f"{method} {path}?{place.query} {text}"
         fault = unity.fault_of(request)
         if fault is not None and fault.kind == "lost":
             self._hang_up()
