@@ -27,7 +27,7 @@ from airflow_txlog.window import markup
 from airflow_txlog.window.answers import USUAL_LIMITS, AnswerLimits, Answers, TooBusy, TooLate
 from airflow_txlog.window.facts.one_commit import commit_facts
 from airflow_txlog.window.facts.overview import TableFacts, table_facts
-from airflow_txlog.window.facts.summary import table_summary
+from airflow_txlog.window.facts.summary import TableSummary, table_summary
 from airflow_txlog.window.facts.timeline import PAGE, WIDE
 from airflow_txlog.window.facts.version_lines import KeptLines
 from airflow_txlog.window.site import KnownTable, Refused, Site, View
@@ -41,7 +41,7 @@ _SUMMARY_FRESH_S = 30.0
 _UNCHANGED_S = 30.0
 _AGES_S = 15
 _MOST_RENDERED = 100
-_MOST_OPEN, _MOST_OPEN_FILES = 32, 3_000_000
+_MOST_OPEN, _MOST_OPEN_FILES = 32, 1_000_000
 _NOT_FOUND = "There is no such page, or you may not see it."
 _NO_TABLE = "No such table is known here, or you may not see it."
 
@@ -109,7 +109,7 @@ class OpenTables:
     def note(self, known: KnownTable, files: int) -> None:
         """Note how many files a table has, and let other tables go if there are too many."""
         with self._lock:
-            if known.key in self._open:
+            if files and known.key in self._open:
                 self._open[known.key] = (self._open[known.key][0], files)
             while len(self._open) > 1 and (
                 len(self._open) > _MOST_OPEN or sum(count for _, count in self._open.values()) > _MOST_OPEN_FILES
@@ -208,13 +208,14 @@ class Window:
         """Return facts of a table. Raises TooLate, TooBusy, and the errors of the table and its store."""
 
         def work() -> Any:
-            return compute(self._tables.get(known, self.site.open))
+            facts = compute(self._tables.get(known, self.site.open))
+            self._tables.note(known, files_in(facts))
+            return facts
 
         return await self.answers.get((known.key, what), store_of(known.uri), work, fresh_s)
 
     async def table(self, known: KnownTable, before: int | None, chart: int) -> TableFacts:
         """Return the facts of the page of a table; read again only if there is a new version, or after a while."""
-        last: list[TableFacts] = []
 
         def compute(table: Table) -> TableFacts:
             now_ms, before_now = self.clock.now_ms(), self.answers.last((known.key, what))
@@ -225,9 +226,7 @@ class Window:
                 and table.latest_version() == before_now.version
             ):
                 return before_now
-            last.append(table_facts(table, self.kept, before=before, chart=chart, now_ms=now_ms))
-            self._tables.note(known, last[0].totals.files or 0)
-            return last[0]
+            return table_facts(table, self.kept, before=before, chart=chart, now_ms=now_ms)
 
         what = ("table", before, chart)
         facts: TableFacts = await self.of_table(known, what, compute)
@@ -235,6 +234,13 @@ class Window:
 
 
 _STYLE = markup.style_sheet()
+
+
+def files_in(facts: object) -> int:
+    """Return the number of live files that facts of a table state; 0 if they state none."""
+    if isinstance(facts, TableFacts):
+        return facts.totals.files or 0
+    return facts.files or 0 if isinstance(facts, TableSummary) else 0
 
 
 def store_of(uri: str) -> str:
