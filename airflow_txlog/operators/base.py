@@ -159,9 +159,9 @@ class TxlogOperator(RenderedOperator):
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields of the operation's record, each from the rendered argument of its name."""
         return {
-            name: parameter_map(getattr(self, name), self.nullable_parameters)
+            name: parameter_map(self.given(name), self.nullable_parameters)
             if name == "parameters"
-            else as_record_reads(kind, name, getattr(self, name))
+            else as_record_reads(kind, name, self.given(name))
             for name, kind in kinds_of(self.operation).items()
         }
 

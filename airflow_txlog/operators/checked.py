@@ -41,7 +41,6 @@ class LimitedOperator(DataChangingOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.samples_to = path_text(samples_to)
-        # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
         self.max_deleted_rows = max_deleted_rows
         self.max_deleted_fraction = max_deleted_fraction
@@ -54,7 +53,7 @@ class LimitedOperator(DataChangingOperator):
                 "sensitive=False if these rows are no personal data.",
                 argument="samples_to",
             )
-        return {**super().job_arguments(), "dry_run": self.is_dry_run}
+        return super().job_arguments()
 
     def application(self, context: Mapping[str, Any], table_uri: str) -> ApplicationTransaction | None:
         """Return none for a dry run without samples, which commits to no table."""

@@ -43,9 +43,5 @@ class DeltaConvertOperator(ExactlyOnceOperator):
         self.partition_schema = partition_schema
         self.properties = properties
         self.collect_statistics = collect_statistics
-        # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        return {**super().job_arguments(), "dry_run": self.is_dry_run}

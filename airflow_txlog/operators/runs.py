@@ -106,7 +106,6 @@ class DeltaRollbackOperator(ManyJobsOperator):
         self.run_id = run_id
         self.tables = tables
         self.of_dag_id = of_dag_id
-        # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
         self.check_literals()
 

@@ -112,6 +112,13 @@ class RenderedOperator(TemplatedOperator):
     def check_literals(self) -> None:
         """Raise InvalidJobSpec for errors that no rendering can fix."""
 
+    def given(self, name: str) -> Any:
+        """Return the argument of this name.
+
+        `dry_run` is kept as `is_dry_run`: in some releases of Airflow, `dry_run` is a method of every operator.
+        """
+        return getattr(self, "is_dry_run" if name == "dry_run" else name)
+
     def resolve_template_files(self) -> None:
         """Airflow's method, when the DAG is parsed: replace each SQL text that names a file by the file's content.
 

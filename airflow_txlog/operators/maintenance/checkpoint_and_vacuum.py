@@ -62,7 +62,6 @@ class VacuumOperator(TxlogOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.retention_hours = retention_hours
-        # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
         self.check_retention = check_retention
         self.mode = mode
@@ -70,6 +69,3 @@ class VacuumOperator(TxlogOperator):
         self.include_foreign = include_foreign
         self.parallelism = parallelism
         self.check_literals()
-
-    def job_arguments(self) -> dict[str, Any]:
-        return {**super().job_arguments(), "dry_run": self.is_dry_run}

@@ -71,7 +71,6 @@ class DeltaUpkeepOperator(ManyJobsOperator):
         self.target_bytes = target_bytes
         self.max_bytes = max_bytes
         self.max_minutes = max_minutes
-        # Not `self.dry_run`, which is a method of every Airflow operator.
         self.is_dry_run = dry_run
         for name, limit in (("max_bytes", max_bytes), ("max_minutes", max_minutes)):
             if limit is not None and not limit > 0:
@@ -80,8 +79,8 @@ class DeltaUpkeepOperator(ManyJobsOperator):
 
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields of the record, without the limits of one job."""
-        names = ("compact", "purge_above", "checkpoint", "vacuum", "retention_hours", "target_bytes")
-        return {**{name: getattr(self, name) for name in names}, "dry_run": self.is_dry_run}
+        names = ("compact", "purge_above", "checkpoint", "vacuum", "retention_hours", "target_bytes", "dry_run")
+        return {name: self.given(name) for name in names}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run a job for each table; return the report, also as the XCom of a task that fails."""
