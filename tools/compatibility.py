@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,27 +35,30 @@ TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "deltalake", 
 
 @dataclass(frozen=True)
 class Combination:
-    """Versions that are installed together."""
+    """Versions that are installed together. `also`: bounds that Airflow's own constraints of that release have."""
 
     airflow: str
     python: str
     spark: str
     pyarrow: str
+    also: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
         return f"airflow-{self.airflow}-python-{self.python}-spark-{self.spark}-pyarrow-{self.pyarrow}"
 
 
+# Later releases of it reject requests of Airflow's own client.
+OLD = ("fastapi<0.117",)
 COMBINATIONS = (
     Combination("3.3.2", "3.11", "4.2.0", "26.0.1"),
     Combination("3.3.2", "3.12", "4.3.0", "25.0.1"),
     Combination("3.3.2", "3.13", "4.1.4", "24.0.0"),
     Combination("3.2.2", "3.12", "4.0.5", "23.0.1"),
     Combination("3.2.2", "3.11", "4.2.1", "22.0.0"),
-    Combination("3.1.8", "3.13", "4.3.0", "22.0.0"),
-    Combination("3.1.8", "3.11", "4.1.4", "21.0.0"),
-    Combination("3.0.6", "3.12", "4.0.5", "20.0.0"),
+    Combination("3.1.8", "3.13", "4.3.0", "22.0.0", OLD),
+    Combination("3.1.8", "3.11", "4.1.4", "21.0.0", OLD),
+    Combination("3.0.6", "3.12", "4.0.5", "20.0.0", OLD),
 )
 
 
@@ -95,6 +98,7 @@ def install(versions: Combination, work: Path, out: object) -> str | None:
         f"apache-airflow=={versions.airflow}",
         f"pyspark=={versions.spark}",
         f"pyarrow=={versions.pyarrow}",
+        *versions.also,
     ]
     pip = [f"{work}/venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if subprocess.run([*pip, *wanted], stdout=out, stderr=out, check=False).returncode:  # type: ignore[call-overload]
