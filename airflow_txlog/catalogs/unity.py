@@ -207,6 +207,8 @@ class UnityCatalog:
                 ) from None
             body = {"table_id": table_id, "operation": operation}
             config, expires_ms = _old_config(self._api.post("/temporary-table-credentials", body, name=name))
+        except CatalogUnavailable as error:
+            raise unavailable(self._offered(name, operation), error.message, retryable=True) from None
         except TableNotInCatalog:
             raise unavailable(self._offered(name, operation), "the catalog has no such table any more") from None
         values = _values(config)

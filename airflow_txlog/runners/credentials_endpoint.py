@@ -101,7 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = body_of(kept(connection).current())
         except CredentialsUnavailable as error:
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps({"error": error.message}).encode())
+            found = {"error": error.message, "retryable": error.retryable}
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, json.dumps(found).encode())
             return
         self._answer(HTTPStatus.OK, body)
 

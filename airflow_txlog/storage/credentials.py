@@ -145,11 +145,12 @@ class KeptCredentials:
             raise unavailable(self.connection, "what it gives has expired already; are the clocks right?")
 
 
-def unavailable(connection: str, why: str) -> CredentialsUnavailable:
-    """Return the error of a connection that gives no credentials."""
+def unavailable(connection: str, why: str, **facts: Any) -> CredentialsUnavailable:
+    """Return the error of a connection that gives no credentials. `facts`: `retryable`, if it may give some later."""
     return CredentialsUnavailable(
         f"The connection {connection!r} (storage_conn_id) gives no credentials: {why}. Nothing was sent to the store.",
         connection=connection,
+        **facts,
     )
 
 
@@ -288,7 +289,7 @@ def _asked_at(url: str, token: str, connection: str) -> Credentials:
         client.close()
     found: Any = json.loads(body or b"{}")
     if status != http.client.OK:
-        raise CredentialsUnavailable(
-            found.get("error") or unavailable(connection, f"{url} answered {status}").message, connection=connection
-        )
+        message = found.get("error") or unavailable(connection, f"{url} answered {status}").message
+        facts = {"retryable": True} if found.get("retryable") else {}
+        raise CredentialsUnavailable(message, connection=connection, **facts)
     return Credentials(kind=found["kind"], values=found["credentials"], expires_ms=found["expires_ms"])

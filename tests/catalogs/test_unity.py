@@ -219,8 +219,12 @@ def test_a_refused_privilege_is_said_without_a_secret(unity: FakeUnity, catalog:
     assert table is not None
     assert table.to_write().storage_conn_id is not None
     fault = Fault("refused", on="READ_WRITE", status=403, type="PermissionDeniedException", times=9)
-    with unity.harmed(fault), pytest.raises(CredentialsUnavailable, match="PermissionDeniedException"):
+    with unity.harmed(fault), pytest.raises(CredentialsUnavailable, match="PermissionDeniedException") as refused:
         KeptCredentials(str(table.to_write().storage_conn_id)).current()
+    assert not refused.value.retryable
+    with unity.harmed(Fault("lost", times=9)), pytest.raises(CredentialsUnavailable) as away:
+        KeptCredentials(str(table.storage_conn_id)).current()
+    assert away.value.retryable
 
 
 def test_neither_a_token_nor_temporary_credentials_are_in_any_text(unity: FakeUnity, catalog: UnityCatalog) -> None:
