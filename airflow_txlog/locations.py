@@ -50,7 +50,8 @@ class CatalogTable:
     `uri`: its place. `name`: `catalog.schema.table`. `endpoint`: the catalog's URL. `catalog_conn_id`: the connection
     with the catalog's token. `storage_conn_id`: the name under which the table's temporary credentials are offered;
     None: those of `Access`. `is_managed`: each commit is ratified by the catalog before it counts. `table_id`: the id
-    that the log must have.
+    that the log must have. `new_properties`: of a managed table that does not exist yet, the properties that the
+    catalog requires, as JSON; its first commit gives it its name.
     """
 
     uri: str
@@ -60,6 +61,7 @@ class CatalogTable:
     table_id: str
     is_managed: bool = False
     storage_conn_id: str | None = None
+    new_properties: str | None = None
 
     def to_write(self) -> CatalogTable:
         """Return the table with credentials that may write."""

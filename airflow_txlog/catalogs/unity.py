@@ -46,6 +46,8 @@ class UnityCatalog:
     def __init__(self, connection: str, url: str) -> None:
         self.connection = connection
         token = kept(connection, UNITY)
+        self.new_tables: dict[str, CatalogTable] = {}
+        """The managed tables that do not exist yet, by their places."""
         self._api = UnityApi(url, lambda: token.current().values["token"], connection=connection)
 
     def find(self, name: str) -> Entry:
@@ -66,18 +68,41 @@ class UnityCatalog:
         return self._entry(name, metadata, is_catalog_managed=answer.get("latest-table-version") is not None)
 
     def place_for(self, name: str) -> str:
-        """Raise CatalogRefused: a new table needs a place that you choose."""
-        raise CatalogRefused(
-            f"The catalog {self.connection!r} has no table {name}, and a new one in Unity Catalog needs its place: "
-            "give table_uri, a folder below one of the catalog's external locations. Nothing was read or written.",
-            connection=self.connection,
+        """Return the place of a new managed table, which the catalog chooses, and keep its facts in `new_tables`."""
+        name = self._name(name)
+        *_, last = name.split(".")
+        schema = delta_path(name).rpartition("/tables/")[0]
+        answer = self._api.post(f"{schema}/staging-tables", {"name": last}, name=name)
+        try:
+            table_id, location = str(answer["table-id"]), str(answer["location"])
+            protocol, required = answer["required-protocol"], dict(answer["required-properties"])
+            features = {*(protocol.get("reader-features") or ()), *(protocol.get("writer-features") or ())}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise self._odd(name) from None
+        uri = table_place(self.connection, name, location)
+        offered = None
+        if store_kind(uri) != LOCAL:
+            offered = self._offered(name, f"{table_id}:{READ_WRITE}")
+            offer(offered, partial(self._credentials_of_new, name, uri, table_id, offered))
+        self.new_tables[uri] = CatalogTable(
+            uri=canonical_place(uri),
             name=name,
-            status="no place",
+            endpoint=self._api.url,
+            catalog_conn_id=self.connection,
+            table_id=table_id,
+            is_managed=True,
+            storage_conn_id=offered,
+            new_properties=json.dumps({**required, **{f"delta.feature.{each}": "supported" for each in features}}),
         )
+        return uri
 
     def register(self, table: Description) -> None:
         """Create the entry as an external table, or update the one of the same place."""
         name = self._name(table.name)
+        if table.uri in self.new_tables:
+            # Its first commit has given it its name.
+            check_place(self.find(name), table)
+            return
         catalog, schema, last = name.split(".")
         body = {
             "name": last,
@@ -193,13 +218,9 @@ class UnityCatalog:
 
     def _credentials(self, name: str, uri: str, operation: str, table_id: str) -> Credentials:
         """Return the temporary credentials of a table. Raises CredentialsUnavailable, and the errors of the catalog."""
-        place = canonical_place(uri)
         try:
             answer = self._api.get(f"{delta_path(name)}/credentials?operation={operation}", name=name)
-            found = answer.get("storage-credentials") or ()
-            around = [each for each in found if f"{place}/".startswith(f"{canonical_place(each['prefix'])}/")]
-            chosen = max(around, key=lambda each: len(canonical_place(each["prefix"])), default=None)
-            config, expires_ms = ({}, None) if chosen is None else (chosen["config"], chosen["expiration-time-ms"])
+            config, expires_ms = _chosen(answer, uri)
         except CatalogRefused as error:
             if error.facts["status"] not in ("404", "NotFoundException"):
                 raise unavailable(
@@ -211,10 +232,35 @@ class UnityCatalog:
             raise unavailable(self._offered(name, operation), error.message, retryable=True) from None
         except TableNotInCatalog:
             raise unavailable(self._offered(name, operation), "the catalog has no such table any more") from None
-        values = _values(config)
-        if values is None:
-            raise unavailable(self._offered(name, operation), "the catalog issues none for this place")
-        return Credentials(kind=values[0], values=values[1], expires_ms=expires_ms)
+        return _credentials(config, expires_ms, self._offered(name, operation))
+
+    def _credentials_of_new(self, name: str, uri: str, table_id: str, offered: str) -> Credentials:
+        """Return the temporary credentials of a table that does not exist yet, or has just been created."""
+        try:
+            answer = self._api.get(f"/delta/v1/staging-tables/{table_id}/credentials", name=name)
+        except TableNotInCatalog:
+            return self._credentials(name, uri, READ_WRITE, table_id)
+        except CatalogUnavailable as error:
+            raise unavailable(offered, error.message, retryable=True) from None
+        return _credentials(*_chosen(answer, uri), offered)
+
+
+def _chosen(answer: Mapping[str, Any], uri: str) -> tuple[Mapping[str, str], int | None]:
+    """Return the configuration and the expiry of the credentials with the longest prefix of a place."""
+    place, best = f"{canonical_place(uri)}/", ""
+    chosen: tuple[Mapping[str, str], int | None] = {}, None
+    for each in answer.get("storage-credentials") or ():
+        prefix = canonical_place(each["prefix"])
+        if place.startswith(f"{prefix}/") and len(prefix) > len(best):
+            best, chosen = prefix, (each["config"], each["expiration-time-ms"])
+    return chosen
+
+
+def _credentials(config: Mapping[str, str], expires_ms: int | None, offered: str) -> Credentials:
+    values = _values(config)
+    if values is None:
+        raise unavailable(offered, "the catalog issues none for this place")
+    return Credentials(kind=values[0], values=values[1], expires_ms=expires_ms)
 
 
 def _values(config: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:

@@ -342,7 +342,7 @@ def _check_access(access: Access) -> None:
     for index, table in enumerate(access.catalog_tables):
         for name, found in dataclasses.asdict(table).items():
             is_valid = isinstance(found, bool) if name == "is_managed" else isinstance(found, str) and found != ""
-            is_valid = is_valid or (name == "storage_conn_id" and found is None)
+            is_valid = is_valid or (name in ("storage_conn_id", "new_properties") and found is None)
             want(f"catalog_tables[{index}].{name}", is_valid, "a non-empty text, or true or false", found)
 
 

@@ -166,7 +166,7 @@ class DeltaTable:
             self.uri,
             schema,
             partition_by,
-            properties,
+            {**(properties or {}), **self.store.required_properties},
             cluster_by=cluster_by,
             name=name,
             description=description,

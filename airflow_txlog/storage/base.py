@@ -10,7 +10,7 @@ import builtins
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,6 +59,8 @@ class Store(ABC):
     """The thresholds of the work on the table."""
     catalog_table: CatalogTable | None = None
     """The table of the catalog that ratifies the commits of this log; None: they count once their file exists."""
+    required_properties: Mapping[str, str] = {}
+    """The properties that a table must have to be created here."""
 
     def __init__(self, root: str, access: Access) -> None:
         """`open_store(root, access)` opens the same store in any process.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import builtins
 import errno
 import hashlib
+import json
 import logging
 import re
 import uuid
@@ -28,7 +29,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_txlog.errors import CatalogRefused, UnsupportedFeature
+from airflow_txlog.errors import CatalogRefused, TableNotInCatalog, UnsupportedFeature
 from airflow_txlog.locations import CatalogTable
 from airflow_txlog.storage.base import LOG, FileInfo, Output, Store
 from airflow_txlog.storage.limits import Limits
@@ -94,6 +95,12 @@ class Committer(Protocol):
         """Make the staged commit the next version. The same commit again changes nothing.
 
         Raises VersionTaken, TooManyUnpublished, CatalogRefused; after CatalogUnavailable the outcome is unknown.
+        """
+
+    def create(self, data: bytes, timestamp_ms: int) -> CatalogState:
+        """Give a new table, whose first commit has these bytes, its name.
+
+        Raises WrongTableId if another table has the name by now; after CatalogUnavailable the outcome is unknown.
         """
 
     def published(self, version: int) -> CatalogState:
@@ -410,10 +417,35 @@ class ManagedStore(Store):
         return self._inner.inner(path)
 
 
+class NewManagedStore(ManagedStore):
+    """The same for a table that does not exist until its first commit, which the committer registers.
+
+    The catalog has chosen the place, and nobody else knows it.
+    """
+
+    def __init__(self, inner: Store, committer: Committer) -> None:
+        super().__init__(inner, committer)
+        self.required_properties = json.loads(committer.table.new_properties or "{}")
+
+    def _load(self) -> CatalogState:
+        try:
+            return super()._load()
+        except TableNotInCatalog:
+            return CatalogState(latest=-1)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if _version_of(path) != 0:
+            return super().put_if_absent(path, data)
+        if self._load().latest >= 0:
+            return False
+        # An earlier attempt may have left other bytes, of a table that never was.
+        self._inner.put(path, data)
+        self._remember(self._committer.create(data, _timestamp_ms(data, path)))
+        return True
+
+
 def _timestamp_ms(data: bytes, path: str) -> int:
     """Return the in-commit timestamp of a commit's bytes. Raises CatalogRefused without one."""
-    import json  # noqa: PLC0415 - Spark's workers open stores too, and put no commits
-
     first: Any = json.loads(data.partition(b"\n")[0])
     found = first.get("commitInfo", {}).get("inCommitTimestamp")
     if isinstance(found, int) and found > 0:

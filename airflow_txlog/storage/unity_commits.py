@@ -17,6 +17,7 @@ from airflow_txlog.storage.credentials import UNITY, kept
 from airflow_txlog.storage.managed import (
     CatalogState,
     ManagedStore,
+    NewManagedStore,
     Ratified,
     TooManyUnpublished,
     VersionTaken,
@@ -58,6 +59,23 @@ class UnityCommitter:
         }
         changes = list(changes_of(data, self._properties))
         return self._updated(*changes, {"action": "add-commit", "commit": added})
+
+    def create(self, data: bytes, timestamp_ms: int) -> CatalogState:
+        *_, name = self.table.name.split(".")
+        body = {
+            "name": name,
+            "location": self.table.uri,
+            "table-type": "MANAGED",
+            "last-commit-timestamp-ms": timestamp_ms,
+            **_definition_of(data),
+        }
+        try:
+            return self._state(self._api.post(self._path.rpartition("/")[0], body, name=self.table.name))
+        except CatalogRefused as error:
+            if error.facts["status"] != "AlreadyExistsException":
+                raise
+        # By an earlier attempt of ours, or by another writer: then its id is another one.
+        return self.load()
 
     def published(self, version: int) -> CatalogState:
         return self._updated({"action": "set-latest-backfilled-version", "latest-published-version": version})
@@ -141,6 +159,25 @@ def changes_of(data: bytes, properties: Mapping[str, str]) -> Iterator[dict[str,
         yield {"action": "remove-domain-metadata", "domains": removed}
 
 
+def _definition_of(data: bytes) -> dict[str, Any]:
+    """Return the definition of a new table, from its first commit."""
+    found: dict[str, Any] = {"domain-metadata": {}}
+    for line in data.splitlines():
+        action = json.loads(line)
+        if "metaData" in action:
+            metadata = action["metaData"]
+            found["columns"] = columns_for_catalog(metadata["schemaString"])
+            found["partition-columns"] = list(metadata.get("partitionColumns") or ())
+            found["properties"] = metadata.get("configuration") or {}
+            found |= {"comment": metadata["description"]} if metadata.get("description") else {}
+        elif "protocol" in action:
+            found["protocol"] = protocol_for_catalog(action["protocol"])
+        elif "domainMetadata" in action and action["domainMetadata"]["domain"] in _DOMAINS:
+            domain = action["domainMetadata"]
+            found["domain-metadata"][domain["domain"]] = json.loads(domain["configuration"])
+    return found
+
+
 def _of_metadata(metadata: Mapping[str, Any], known: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     configuration = metadata.get("configuration") or {}
     yield {"action": "set-columns", "columns": columns_for_catalog(metadata["schemaString"])}
@@ -204,4 +241,5 @@ def managed(inner: Store, table: CatalogTable) -> ManagedStore:
     """Return the store of a table that the catalog manages. Nothing is sent yet."""
     token = kept(table.catalog_conn_id, UNITY)
     api = UnityApi(table.endpoint, lambda: token.current().values["token"], connection=table.catalog_conn_id)
-    return ManagedStore(inner, UnityCommitter(api, table))
+    committer = UnityCommitter(api, table)
+    return ManagedStore(inner, committer) if table.new_properties is None else NewManagedStore(inner, committer)

@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import traceback
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from airflow_txlog.catalogs.describe import describe
 from airflow_txlog.catalogs.unity import UnityCatalog
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import (
     CatalogRefused,
@@ -30,8 +30,8 @@ from airflow_txlog.errors import (
 )
 from airflow_txlog.locations import Access
 from airflow_txlog.storage import open_store
-from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, UNITY, Credentials, KeptCredentials, offer
-from tests.helpers.managed import NAME, created, ids, opened, rows
+from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, KeptCredentials
+from tests.helpers.managed import NAME, catalog_of, created, ids, opened, rows
 from tests.helpers.rows import append
 from tests.helpers.unity import FakeUnity, Fault
 
@@ -49,10 +49,7 @@ def unity() -> Iterator[FakeUnity]:
 
 @pytest.fixture
 def catalog(unity: FakeUnity) -> UnityCatalog:
-    """Under a connection of its own: what a process knows of credentials it keeps by the connection's name."""
-    name = f"unity_{uuid.uuid4().hex}"
-    offer(name, lambda: Credentials(kind=UNITY, values={"token": f"{SECRET}-bearer"}))
-    return UnityCatalog(name, unity.url)
+    return catalog_of(unity, f"{SECRET}-bearer")
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ def test_temporary_credentials_are_renewed_before_they_expire(unity: FakeUnity, 
     table = catalog.find(NAME).catalog_table
     assert table is not None
     assert table.storage_conn_id is not None
-    clock: Any = At(__import__("time").time_ns() // 10**6)
+    clock: Any = At(SYSTEM_CLOCK.now_ms())
     unity.life_ms = 600_000
     credentials = KeptCredentials(table.storage_conn_id, AWS, clock)
     first = credentials.current()
@@ -256,7 +253,7 @@ def test_neither_a_token_nor_temporary_credentials_are_in_any_text(unity: FakeUn
 
 def test_a_managed_table_opens_by_what_its_entry_says(unity: FakeUnity, catalog: UnityCatalog, tmp_path: Path) -> None:
     unity.tokens = set()
-    fake = created(unity, f"file://{tmp_path}/orders")
+    fake = created(unity, f"file://{tmp_path}")
     append(opened(unity, fake), rows(1))
     unity.tokens = {f"{SECRET}-bearer"}
     entry = catalog.find(NAME)
@@ -267,7 +264,7 @@ def test_a_managed_table_opens_by_what_its_entry_says(unity: FakeUnity, catalog:
     assert ids(table) == [1, 2]
     # As a task of Spark opens it, and as another process reads it.
     assert pickle.loads(pickle.dumps(access)) == access
-    assert ids(Table(open_store(str(tmp_path / "orders"), table.store.access))) == [1, 2]
+    assert ids(Table(open_store(fake.location, table.store.access))) == [1, 2]
 
 
 def test_a_table_inside_a_managed_one_has_its_credentials_and_no_catalog(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_txlog.catalogs.unity import UnityCatalog
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.table.schema.features import UNITY_ID
 from airflow_txlog.locations import CatalogTable, canonical_place
 from airflow_txlog.storage import Access, Store, open_store
+from airflow_txlog.storage.credentials import UNITY, Credentials, offer
 from airflow_txlog.storage.managed import ManagedStore
 from airflow_txlog.storage.unity_api import UnityApi
 from airflow_txlog.storage.unity_commits import UnityCommitter
@@ -38,24 +40,26 @@ def opened(unity: FakeUnity, table: FakeTable, inner: Store | None = None, **opt
     return Table(ManagedStore(inner, committer_of(unity, table)), **options)
 
 
-def created(unity: FakeUnity, location: str, properties: dict[str, str] | None = None) -> FakeTable:
-    """A managed table with version 0, registered as a server registers it."""
-    table = FakeTable(name=NAME, location=location, table_id="11111111-2222-4333-8444-555555555555", latest=-1)
-    unity.tables[NAME] = table
-    store = open_store(location, Access())
-    # The first version is written before the table has its name.
-    first = _FirstVersion(store, committer_of(unity, table))
-    Table.create(first, SCHEMA, properties={**PROPERTIES, UNITY_ID: table.table_id, **(properties or {})})
-    table.latest, table.properties = 0, {**REQUIRED, UNITY_ID: table.table_id, **(properties or {})}
-    return table
+def catalog_of(unity: FakeUnity, token: str = "") -> UnityCatalog:
+    """The catalog under a connection of its own, as credentials are kept by the connection's name."""
+    name = f"unity_{uuid.uuid4().hex}"
+    offer(name, lambda: Credentials(kind=UNITY, values={"token": token}))
+    return UnityCatalog(name, unity.url)
 
 
-class _FirstVersion(ManagedStore):
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        return self._inner.put_if_absent(path, data)
+def new_table(unity: FakeUnity, root: str) -> tuple[UnityCatalog, str, Access]:
+    """A managed table's place below a root, which the catalog has chosen, and how it is opened."""
+    unity.root = root
+    catalog = catalog_of(unity)
+    place = catalog.place_for(NAME)
+    return catalog, place, Access(catalog_tables=tuple(catalog.new_tables.values()))
 
-    def list(self, directory: str, *, start_from: str | None = None) -> Any:
-        return self._inner.list(directory, start_from=start_from)
+
+def created(unity: FakeUnity, root: str, properties: dict[str, str] | None = None) -> FakeTable:
+    """A managed table with version 0."""
+    _, place, access = new_table(unity, root)
+    Table.create(open_store(place, access), SCHEMA, properties=properties)
+    return unity.tables[NAME]
 
 
 def rows(*ids: int) -> pa.Table:

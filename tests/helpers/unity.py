@@ -206,6 +206,12 @@ class FakeUnity:
         wrong = {key: f"wrong-{value}" for key, value in config.items()}
         return [{"prefix": parent, "config": wrong, **ends}, {"prefix": table.location, "config": config, **ends}]
 
+    def vend_new(self, table_id: str, query: Any, body: Any) -> dict[str, Any]:
+        table = next((each for each in self.staged.values() if each.table_id == table_id), None)
+        if table is None:
+            raise Refusal(404, "NoSuchTableException", f"No staging table {table_id}")
+        return {"storage-credentials": self._issued(table, "READ_WRITE")}
+
     def stage(self, catalog: str, schema: str, query: Any, body: dict[str, Any]) -> dict[str, Any]:
         name = f"{catalog}.{schema}.{body['name']}"
         if name in self.tables:
@@ -359,6 +365,7 @@ _ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("GET", f"{_DELTA}/tables/([^/]+)", FakeUnity.load),
     ("GET", f"{_DELTA}/tables/([^/]+)/credentials", FakeUnity.vend),
     ("POST", f"{_DELTA}/staging-tables", FakeUnity.stage),
+    ("GET", "/delta/v1/staging-tables/([^/]+)/credentials", FakeUnity.vend_new),
     ("POST", f"{_DELTA}/tables", FakeUnity.create),
     ("POST", f"{_DELTA}/tables/([^/]+)", FakeUnity.update),
     ("GET", "/tables/([^/]+)", FakeUnity.old_table),

@@ -31,6 +31,7 @@ from airflow_txlog.engine.table.schema.column_mapping import (
 )
 from airflow_txlog.engine.table.schema.features import (
     FEATURE_PREFIX,
+    UNITY_ID,
     check_writable,
     protocol_for,
 )
@@ -64,7 +65,8 @@ def new_table(
     InvalidProperty, UnsupportedFeature.
     """
     given = of_new_table({key: str(value) for key, value in (properties or {}).items()}, uri)
-    asked = {**CREATED_TABLE_PROPERTIES, **given}
+    # A catalog sets the retentions of its tables itself, and may refuse ours.
+    asked = given if UNITY_ID in given else {**CREATED_TABLE_PROPERTIES, **given}
     if cluster_by:
         asked[f"{FEATURE_PREFIX}clustering"] = "supported"
     check_feature_properties(uri, asked)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_txlog.catalogs.describe import describe
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.log.names import commit_name
@@ -23,13 +24,15 @@ from airflow_txlog.errors import (
     CatalogUnavailable,
     CommitConflict,
     CommitStateUnknown,
+    TableAlreadyExists,
+    TableNotInCatalog,
     UnsupportedFeature,
     VersionNotFound,
     WrongTableId,
 )
-from airflow_txlog.storage import Access, LocalStore
+from airflow_txlog.storage import Access, LocalStore, open_store
 from airflow_txlog.storage.managed import STAGED, CatalogState, ManagedStore
-from tests.helpers.managed import NAME, PROPERTIES, committer_of, created, ids, opened, rows
+from tests.helpers.managed import NAME, PROPERTIES, SCHEMA, committer_of, created, ids, new_table, opened, rows
 from tests.helpers.rows import append, stage
 from tests.helpers.unity import FakeTable, FakeUnity, Fault
 
@@ -46,7 +49,7 @@ def unity() -> Iterator[FakeUnity]:
 @pytest.fixture
 def entry(unity: FakeUnity, tmp_path: Path) -> FakeTable:
     """A managed table at version 0, without rows."""
-    return created(unity, f"file://{tmp_path}/orders")
+    return created(unity, f"file://{tmp_path}")
 
 
 def folder_of(entry: FakeTable) -> str:
@@ -72,6 +75,66 @@ def appending(table: Table, number: int) -> Transaction:
     tx = table.begin()
     tx.add(stage(table, rows(number), tx=tx))
     return tx
+
+
+# --- a new table ------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_table_has_its_name_once_its_first_commit_is_there(unity: FakeUnity, tmp_path: Path) -> None:
+    catalog, place, access = new_table(unity, f"file://{tmp_path}")
+    table = Table(open_store(place, access))
+    assert not table.is_there()
+    tx = table.begin_create(SCHEMA, ["name"], {"delta.appendOnly": "true"}, description="of customers")
+    assert not table.is_there()
+    tx.commit("CREATE TABLE", {})
+    fake = unity.tables[NAME]
+    assert [each["name"] for each in fake.columns["fields"]] == ["id", "name"]
+    assert fake.partition_columns == ["name"]
+    assert fake.properties["delta.appendOnly"] == "true"
+    assert "delta.setTransactionRetentionDuration" not in fake.properties
+    assert append(table, rows(1)) == 1
+    entry = catalog.find(NAME)
+    assert (entry.uri, entry.is_managed) == (place, True)
+    assert ids(opened(unity, fake)) == [1]
+    catalog.register(describe(NAME, opened(unity, fake).snapshot()))
+
+
+@pytest.mark.parametrize("times", [1, 3, 99])
+@pytest.mark.parametrize("harm", ["lost", "unanswered"])
+@pytest.mark.parametrize("on", ["GET /delta", "POST /delta/v1/catalogs/main/schemas/sales/tables?"])
+def test_a_table_whose_creation_is_harmed_is_created_once(
+    unity: FakeUnity, tmp_path: Path, on: str, harm: str, times: int
+) -> None:
+    for fault in ([Fault(harm, on=on, times=times)], []):
+        with unity.harmed(*fault), suppress(CommitStateUnknown, CatalogUnavailable, TableAlreadyExists):
+            if NAME in unity.tables:
+                break
+            _, place, access = new_table(unity, f"file://{tmp_path}")
+            Table.create(open_store(place, access), SCHEMA, policy=HASTY)
+    table = opened(unity, unity.tables[NAME])
+    append(table, rows(1))
+    assert (ids(table), unity.tables[NAME].latest) == ([1], 1)
+
+
+def test_of_two_writers_that_create_one_name_one_creates_it(unity: FakeUnity, tmp_path: Path) -> None:
+    _, first, of_first = new_table(unity, f"file://{tmp_path}")
+    table = Table(open_store(first, of_first))
+    tx = table.begin_create(SCHEMA)
+    created(unity, f"file://{tmp_path}")
+    with pytest.raises((WrongTableId, TableNotInCatalog, CatalogRefused)):
+        tx.commit("CREATE TABLE", {})
+    assert unity.tables[NAME].location != f"file://{first}"
+
+
+def test_a_property_that_the_catalog_refuses_creates_nothing(unity: FakeUnity, tmp_path: Path) -> None:
+    _, place, access = new_table(unity, f"file://{tmp_path}")
+    refused = Fault("refused", on="POST", status=400, type="InvalidParameterValueException")
+    with unity.harmed(refused), pytest.raises(CatalogRefused):
+        Table.create(open_store(place, access), SCHEMA)
+    assert NAME not in unity.tables
+    # The same place may be used again: no table was made there.
+    Table.create(open_store(place, access), SCHEMA)
+    assert unity.tables[NAME].latest == 0
 
 
 # --- the usual course -----------------------------------------------------------------------------------------------
@@ -375,10 +438,10 @@ def test_a_table_that_was_made_again_is_refused(unity: FakeUnity, entry: FakeTab
 
 
 def test_a_log_of_another_table_id_is_refused(unity: FakeUnity, entry: FakeTable) -> None:
-    entry.table_id = "99999999-2222-4333-8444-555555555555"
+    made, entry.table_id = entry.table_id, "99999999-2222-4333-8444-555555555555"
     with pytest.raises(WrongTableId) as raised:
         opened(unity, entry).snapshot()
-    assert raised.value.facts["found"] == "11111111-2222-4333-8444-555555555555"
+    assert (raised.value.facts["expected"], raised.value.facts["found"]) == (entry.table_id, made)
 
 
 def test_too_many_unpublished_commits_are_published_here(unity: FakeUnity, entry: FakeTable) -> None:
