@@ -25,18 +25,25 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_txlog.errors import CatalogRefused, TableNotInCatalog, UnsupportedFeature
-from airflow_txlog.locations import CatalogTable
 from airflow_txlog.storage.base import LOG, FileInfo, Output, Store
+from airflow_txlog.storage.committer import (
+    STAGED,
+    CatalogState,
+    Committer,
+    Ratified,
+    TooManyUnpublished,
+    VersionTaken,
+    commit_path,
+)
 from airflow_txlog.storage.limits import Limits
 
 log = logging.getLogger(__name__)
 
-STAGED = f"{LOG}/_staged_commits"
 FEATURE = "catalogManaged"
 
 # Names of the log with a version, and maybe the last version of compacted commits.
@@ -44,67 +51,6 @@ _OF_LOG = re.compile(rf"{LOG}/(?P<version>[0-9]{{20}})\.(?:(?P<end>[0-9]{{20}})\
 _CHECKPOINT = "checkpoint."
 # How many versions keep the FileInfo that they had while they were unpublished.
 _KEPT = 1000
-
-
-class VersionTaken(Exception):
-    """The catalog has ratified another commit of this version."""
-
-
-class TooManyUnpublished(Exception):
-    """The catalog ratifies nothing before some commits are published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratified:
-    """A commit that the catalog has ratified, and whose publication was not reported to it."""
-
-    version: int
-    file_name: str
-    size_bytes: int
-    modified_ms: int
-    timestamp_ms: int
-
-    @property
-    def path(self) -> str:
-        """The path of the staged file."""
-        return f"{STAGED}/{self.file_name}"
-
-    @property
-    def info(self) -> FileInfo:
-        """The file of the version, as the log shows it."""
-        return FileInfo(path=commit_path(self.version), size_bytes=self.size_bytes, modified_ms=self.modified_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogState:
-    """The catalog's answer about a table: its latest version, and the commits that may be unpublished, ascending."""
-
-    latest: int
-    unpublished: tuple[Ratified, ...] = ()
-
-
-class Committer(Protocol):
-    """The part of a catalog that ratifies the commits of one table."""
-
-    table: CatalogTable
-
-    def load(self) -> CatalogState:
-        """Return the state of now. Raises the errors of catalogs, WrongTableId included."""
-
-    def ratify(self, commit: Ratified, data: bytes) -> CatalogState:
-        """Make the staged commit the next version. The same commit again changes nothing.
-
-        Raises VersionTaken, TooManyUnpublished, CatalogRefused; after CatalogUnavailable the outcome is unknown.
-        """
-
-    def create(self, data: bytes, timestamp_ms: int) -> CatalogState:
-        """Give a new table, whose first commit has these bytes, its name.
-
-        Raises WrongTableId if another table has the name by now; after CatalogUnavailable the outcome is unknown.
-        """
-
-    def published(self, version: int) -> CatalogState:
-        """Report to the catalog that every version up to this one is published."""
 
 
 @dataclass(slots=True)
@@ -123,10 +69,6 @@ class _Memory:
     state: CatalogState = field(default_factory=lambda: CatalogState(latest=-1))
     seen: dict[int, _Seen] = field(default_factory=dict)
     published: int = -1
-
-
-def commit_path(version: int) -> str:
-    return f"{LOG}/{version:020d}.json"
 
 
 def _version_of(path: str) -> int | None:

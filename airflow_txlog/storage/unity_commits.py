@@ -13,15 +13,9 @@ from typing import Any
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable, WrongTableId
 from airflow_txlog.locations import CatalogTable
 from airflow_txlog.storage.base import Store
+from airflow_txlog.storage.committer import CatalogState, Ratified, TooManyUnpublished, VersionTaken
 from airflow_txlog.storage.credentials import UNITY, kept
-from airflow_txlog.storage.managed import (
-    CatalogState,
-    ManagedStore,
-    NewManagedStore,
-    Ratified,
-    TooManyUnpublished,
-    VersionTaken,
-)
+from airflow_txlog.storage.managed import ManagedStore, NewManagedStore
 from airflow_txlog.storage.unity_api import TOO_MANY, VERSION_TAKEN, UnityApi, delta_path
 
 # The server derives these from the protocol and the commits, and refuses a request that sets them.

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.schema.features import UNITY_ID
-from airflow_txlog.storage.managed import STAGED
+from airflow_txlog.storage.committer import STAGED
 from tests.helpers.managed import NAME, ids, opened
 from tests.helpers.rows import append
 from tests.helpers.unity import READER_FEATURES, REQUIRED, FakeTable, FakeUnity

@@ -31,7 +31,8 @@ from airflow_txlog.errors import (
     WrongTableId,
 )
 from airflow_txlog.storage import Access, LocalStore, open_store
-from airflow_txlog.storage.managed import STAGED, CatalogState, ManagedStore
+from airflow_txlog.storage.committer import STAGED, CatalogState
+from airflow_txlog.storage.managed import ManagedStore
 from tests.helpers.managed import NAME, PROPERTIES, SCHEMA, committer_of, created, ids, new_table, opened, rows
 from tests.helpers.rows import append, stage
 from tests.helpers.unity import FakeTable, FakeUnity, Fault
