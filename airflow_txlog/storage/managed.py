@@ -362,7 +362,7 @@ class ManagedStore(Store):
 class NewManagedStore(ManagedStore):
     """The same for a table that does not exist until its first commit, which the committer registers.
 
-    The catalog has chosen the place, and nobody else knows it.
+    The catalog has chosen the place for this table alone.
     """
 
     def __init__(self, inner: Store, committer: Committer) -> None:
