@@ -38,7 +38,7 @@ from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_time
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, rebuilt_without
-from airflow_txlog.errors import InvalidProperty, TableError, UnsupportedFeature
+from airflow_txlog.errors import CorruptCheckpoint, InvalidProperty, TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
 log = logging.getLogger(__name__)
@@ -199,8 +199,8 @@ def cut_log(store: Store, snapshot: Snapshot, cut: int, clock: Clock) -> LogClea
 
     `snapshot` is the latest version. The checkpoint must be readable, agree with the log before it, and be known to the
     hint; and no version that checkpointProtection guards may stay behind without its checkpoint. Otherwise nothing is
-    deleted. Raises the store's errors for a listing or a delete, and CorruptCheckpoint if the sidecars of an older
-    checkpoint are unknown.
+    deleted. The sidecars of an older checkpoint that cannot be read stay: see `delete_unnamed_sidecars`. Raises the
+    store's errors for a listing or a delete.
     """
     check_maintained_here(store, "log cut")
     listed = store.list(LOG_DIRECTORY)
@@ -224,7 +224,7 @@ def _agrees(store: Store, version: int, now_ms: int) -> bool:
     A log that cannot rebuild the version without them has nothing to compare, and loses nothing.
     """
     paths = {each.path for each in look(store, version).checkpoints.get(version, ())}
-    rebuilt = rebuilt_without(store, version, paths)
+    rebuilt = rebuilt_without(store, version, paths, passes_over_damaged=True)
     for path in sorted(paths):
         # A reader may choose any of them.
         read = rebuilt_without(store, version, paths - {path})
@@ -247,34 +247,59 @@ def _is_same(read: Snapshot, rebuilt: Snapshot, now_ms: int) -> bool:
 
 
 def _sidecars_of_none_but(store: Store, doomed: Sequence[FileInfo]) -> list[FileInfo]:
-    """Return the sidecars that only doomed checkpoints name. Raises CorruptCheckpoint."""
+    """Return the sidecars that only doomed checkpoints name: none if those of a checkpoint that stays are unknown.
+
+    Those of a doomed one that cannot be read are named by none when it is gone.
+    """
     going = {info.path for info in doomed}
     named: dict[bool, set[str]] = {True: set(), False: set()}
-    for info in filter(_may_name_sidecars, store.list(LOG_DIRECTORY)):
-        named[info.path in going].update(_named_by(store, info))
+    for info in filter(_may_name_sidecars, store.list(LOG_DIRECTORY)) if doomed else ():
+        try:
+            named[info.path in going].update(_named_by(store, info))
+        except CorruptCheckpoint as error:
+            log.warning("%s: the sidecars of %s are unknown: %s", store.root, info.path, error)
+            if info.path not in going:
+                return []
     alone = named[True] - named[False]
     return [info for info in store.list(SIDECAR_DIRECTORY) if info.path in alone]
 
 
-def sidecars_by_version(store: Store) -> dict[str, int]:
-    """Return the sidecars that checkpoints of the log name, each with the last version that does.
+@dataclass(frozen=True, slots=True)
+class NamedSidecars:
+    """The sidecars that checkpoints of the log name, each with the last version that does.
 
-    Raises CorruptCheckpoint if those of a checkpoint are unknown.
+    `unknown`: the last version of a checkpoint that cannot be read, and may name any; None without one.
     """
+
+    versions: dict[str, int]
+    unknown: int | None
+
+
+def named_sidecars(store: Store) -> NamedSidecars:
+    """Return the sidecars that the checkpoints of the log name. Raises the errors of the store."""
     found: dict[str, int] = {}
+    unknown = None
     for name, info in _parsed(store.list(LOG_DIRECTORY)):
-        for path in _named_by(store, info) if _may_name_sidecars(info) else ():
-            found[path] = max(name.version, found.get(path, 0))
-    return found
+        try:
+            for path in _named_by(store, info) if _may_name_sidecars(info) else ():
+                found[path] = max(name.version, found.get(path, 0))
+        except CorruptCheckpoint:
+            unknown = max(name.version, unknown or 0)
+    return NamedSidecars(found, unknown)
 
 
 def delete_unnamed_sidecars(store: Store, before_ms: int, clock: Clock) -> int:
     """Delete the sidecars written before the moment that no checkpoint names. Return their number.
 
-    Raises CorruptCheckpoint if those of a checkpoint are unknown.
+    None goes if those of a checkpoint are unknown. Raises the errors of the store.
     """
     deletion = Deletion()
-    _delete(store, _unreferenced_sidecars(store, before_ms), deletion, clock)
+    try:
+        sidecars = _unreferenced_sidecars(store, before_ms)
+    except CorruptCheckpoint as error:
+        log.warning("%s: sidecars that no checkpoint names stay: %s", store.root, error)
+        return 0
+    _delete(store, sidecars, deletion, clock)
     return deletion.deleted_files
 
 
@@ -351,12 +376,12 @@ def _cut(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], cutoff_ms
     hint = read_hint(store)
     last = last if hint is None else min(last, hint)
     for version in sorted((each for each in candidates if each <= last), reverse=True):
-        if _is_readable(store, version):
+        if is_readable(store, version):
             return version
     return None
 
 
-def _is_readable(store: Store, version: int) -> bool:
+def is_readable(store: Store, version: int) -> bool:
     """Return whether the log holds a whole checkpoint of this version, and each can be read to its last row.
 
     A reader may choose any of them, and without the log before has no other way to the version.

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.checkpointing import (
     cut_log,
     delete_unnamed_sidecars,
+    is_readable,
+    named_sidecars,
     replace_checkpoint,
-    sidecars_by_version,
 )
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
@@ -261,36 +262,42 @@ class _Removing:
             waits.append(Wait(path=path, until_ms=until_ms, why=f"the log is cut at version {version} then"))
             return None, deleted, waits
         done = cut_log(store, self._table.snapshot(), version, clock)
+        if done.cut is not None:
+            # Those of a checkpoint that could not be read, and is gone.
+            deleted += delete_unnamed_sidecars(store, store.now_ms() - self._writer_ms, clock)
+            waits = self._held_in_log()[1]
         return done.cut, deleted + done.deleted_files, waits
 
     def _held_in_log(self) -> tuple[dict[str, int], list[Wait]]:
         """Return the files of the log that hold a value, each with the version after which the log must begin.
 
-        Sidecars that no checkpoint names yet are waits.
+        Sidecars that no checkpoint names yet are waits, unless a checkpoint that cannot be read may name them.
         """
         held: dict[str, int] = {}
         waits: list[Wait] = []
-        named_at = sidecars_by_version(self._store)
+        named = named_sidecars(self._store)
         for info in self._store.walk(lambda folder: None, prefix=_LOG):
             name = parse_name(info.path)
             is_sidecar = info.path.startswith(f"{SIDECAR_DIRECTORY}/")
             if not (name is not None or is_sidecar or info.path == LAST_CHECKPOINT) or not self._holds(info):
                 continue
-            if is_sidecar and info.path not in named_at:
+            at = named.versions.get(info.path, named.unknown) if is_sidecar else -1
+            if at is None:
                 path, until_ms = self._forms.without_values(info.path), info.modified_ms + self._writer_ms
                 waits.append(Wait(path=path, until_ms=until_ms, why="a checkpoint may name it yet"))
             else:
-                held[info.path] = name.version if name is not None else named_at.get(info.path, -1)
+                held[info.path] = name.version if name is not None else at
         return held, waits
 
     def _usable(self, held: Mapping[str, int]) -> int | None:
-        """Return the oldest checkpoint that follows all files of the log with a value; None without one."""
+        """Return the oldest readable checkpoint that follows all files of the log with a value; None without one."""
         listing, hint = look(self._store, 0), read_hint(self._store)
         # Other readers first open the checkpoint that the hint names, and it is written with one.
         if hint is None or LAST_CHECKPOINT in held:
             return None
         after = range(max(held.values()) + 1, hint + 1)
-        return min((each for each in listing.checkpoints if each in after and each in listing.commits), default=None)
+        known = sorted(each for each in listing.checkpoints if each in after and each in listing.commits)
+        return next((each for each in known if is_readable(self._store, each)), None)
 
     def _write_checkpoint(self, held: Mapping[str, int]) -> int | None:
         """Write a checkpoint without the tombstones of files that are gone. Return its version; None after races."""

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Snapshot, Table
-from airflow_txlog.engine.checkpointing import checkpoint, replace_checkpoint
+from airflow_txlog.engine.checkpointing import checkpoint, cut_log, replace_checkpoint
 from airflow_txlog.engine.erasure.removal import Removal
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
@@ -25,6 +25,7 @@ from airflow_txlog.engine.log.columns import FILES
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
+from airflow_txlog.engine.table.snapshot.snapshot import rebuilt_without
 from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
 from tests.engine.erasure.test_find_traces import bloomed
@@ -362,7 +363,7 @@ def test_a_checkpoint_that_has_forgotten_a_transaction_is_no_place_to_cut(tmp_pa
 V2 = {"delta.checkpointPolicy": "v2"}
 
 
-def test_the_log_is_not_cut_at_a_version_with_a_broken_checkpoint_next_to_the_whole_one(tmp_path: Path) -> None:
+def test_the_log_is_cut_after_a_version_with_a_broken_checkpoint_next_to_the_whole_one(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS), properties=V2 | VECTORS)
     erase(table, cut_log=False)
     table.begin().commit("ERASE", record_empty=True)
@@ -373,8 +374,8 @@ def test_the_log_is_not_cut_at_a_version_with_a_broken_checkpoint_next_to_the_wh
     _, second = look(table.store, 0).checkpoints[snapshot.version]
     for path in sidecars_of(table.store, second):
         (folder_of(table) / path).unlink()
-    assert table.remove_traces("email", [SUBJECT], writer_hours=0).cut is None
-    assert (folder_of(table) / commit_name(0)).exists()
+    assert table.remove_traces("email", [SUBJECT], writer_hours=0).cut == snapshot.version + 1
+    assert is_gone(table)
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -439,3 +440,105 @@ class _Ends(LocalStore):
         if not self._start and path.endswith("_last_checkpoint") and b"sidecarFiles" in data:
             raise KeyboardInterrupt
         super().put(path, data)
+
+
+# --- damaged checkpoints ----------------------------------------------------------------------------------------------
+
+
+def _with_checkpoints(path: Path, *, last: bool, properties: dict[str, str] = V2) -> tuple[Table, list[Path], Path]:
+    """A table with two checkpoints that hold a subject. Return their paths, and that of the last one's sidecar."""
+    table = make_table(path, rows(SUBJECT, *OTHERS), properties=properties)
+    table.checkpoint()
+    append(table, rows(SUBJECT, *OTHERS))
+    table.checkpoint()
+    append(table, rows(*OTHERS))
+    log = folder_of(table) / LOG
+    found = sorted(log.glob("*.checkpoint*"))
+    assert len(found) == 2
+    sidecars = sorted((log / "_sidecars").glob("*"), key=lambda each: each.stat().st_mtime_ns)
+    return table, found, sidecars[-1 if last else 0] if sidecars else found[0]
+
+
+def _damage(path: Path) -> None:
+    path.write_bytes(b"PAR1" + os.urandom(200) if path.suffix == ".parquet" else path.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["the last one", "an earlier one"])
+@pytest.mark.parametrize(
+    ("part", "properties"),
+    [("top level", V2), ("sidecar", V2), ("top level", {})],
+    ids=["top level", "sidecar", "classic"],
+)
+def test_a_damaged_checkpoint_does_not_stop_the_cut_and_goes(
+    tmp_path: Path, part: str, last: bool, properties: dict[str, str]
+) -> None:
+    table, checkpoints, sidecar = _with_checkpoints(tmp_path / "t", last=last, properties=properties)
+    damaged = checkpoints[-1 if last else 0] if part == "top level" else sidecar
+    _damage(damaged)
+    table = Table.open(table.uri)
+    done = erase(table)
+    assert done.cut is not None
+    assert not damaged.exists()
+    assert not done.waits
+    assert is_gone(table)
+    assert Table.open(table.uri).to_arrow().num_rows == 9
+
+
+def test_sidecars_of_a_damaged_checkpoint_wait_for_writers_and_are_named(tmp_path: Path) -> None:
+    table, checkpoints, _ = _with_checkpoints(tmp_path / "t", last=True)
+    erase_rows = {"column": "email", "values": encode_parameter([SUBJECT], "keys")}
+    _damage(checkpoints[-1])
+    run(None, "delete", table, predicate=None, keys=erase_rows)
+    done = table.remove_traces("email", [SUBJECT], writer_hours=24)
+    assert done.waits
+    for path in folder_of(table).rglob("*"):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    done = erase(table, writer_hours=24)
+    assert not done.waits
+    assert is_gone(table)
+
+
+def test_a_checkpoint_that_differs_from_the_log_before_a_damaged_one_is_no_cut(tmp_path: Path) -> None:
+    table, checkpoints, _ = _with_checkpoints(tmp_path / "t", last=True, properties={})
+    append(table, rows(*OTHERS))
+    _damage(checkpoints[-1])
+    table = Table.open(table.uri)
+    version = table.latest_version()
+    table.checkpoint()
+    snapshot = table.snapshot()
+    # A checkpoint of another writer, which lacks the live files.
+    lost = replace(snapshot.state, files=FileIndex(FILES))
+    short = Snapshot(table.store, lost, snapshot.commit_file, snapshot.anchor)
+    checkpoint(table.store, short, table.clock)
+    assert not cut_log(table.store, snapshot, version, table.clock).cut
+
+
+@pytest.mark.parametrize(
+    ("error", "is_raised"),
+    [
+        (pa.ArrowInvalid("bytes"), False),
+        (OSError("Couldn't deserialize thrift"), False),
+        (OSError(errno.EIO, "the disk fails"), True),
+        (MemoryError(), True),
+    ],
+    ids=["arrow", "bytes", "store", "memory"],
+)
+def test_a_version_that_damaged_bytes_prevent_is_not_rebuilt_and_a_failing_store_is_an_error(
+    tmp_path: Path, error: Exception, is_raised: bool
+) -> None:
+    table = make_table(tmp_path / "t", rows(*OTHERS), rows(*OTHERS))
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(table.store, name)
+
+        def open_input(self, path: str) -> Any:
+            raise error
+
+        read = open_whole = open_input
+
+    if is_raised:
+        with pytest.raises(type(error)):
+            rebuilt_without(Failing(), 1, ())  # type: ignore[arg-type]
+    else:
+        assert rebuilt_without(Failing(), 1, ()) is None  # type: ignore[arg-type]

@@ -44,9 +44,10 @@ from airflow_txlog.errors import (
     FilesMissing,
     LogGap,
     TableError,
+    UnsupportedFeature,
 )
 from airflow_txlog.locations import readable
-from airflow_txlog.storage.base import FileInfo, Store, check_may_read
+from airflow_txlog.storage.base import FileInfo, Store, check_may_read, is_about_bytes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -252,13 +253,32 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
     )
 
 
-def rebuilt_without(store: Store, version: int, checkpoints: Collection[str]) -> Snapshot | None:
-    """Return a version rebuilt from the log without these checkpoints (`CheckpointFiles.path`); None if impossible."""
-    try:
-        segment = list_segment(store, version, without=checkpoints)
-        return _checked(_build(store, _checkpoint_base(store, segment), segment))
-    except TableError:
-        return None
+def rebuilt_without(
+    store: Store, version: int, checkpoints: Collection[str], *, passes_over_damaged: bool = False
+) -> Snapshot | None:
+    """Return a version rebuilt from the log without these checkpoints (`CheckpointFiles.path`); None if impossible.
+
+    `passes_over_damaged`: a checkpoint that cannot be read is left out, too. Raises FileNotFoundError for a file that
+    was listed and is gone, and the errors of the store.
+    """
+    without = set(checkpoints)
+    while True:
+        segment = None
+        try:
+            segment = list_segment(store, version, without=without)
+            return _checked(_build(store, _checkpoint_base(store, segment), segment))
+        except (TableError, UnsupportedFeature) as error:
+            base = segment.checkpoint if segment is not None else None
+            if not isinstance(error, CorruptCheckpoint) or base is None or not passes_over_damaged:
+                return None
+            without.add(base.path)
+        except OSError as error:
+            if not is_about_bytes(error):
+                raise
+            return None
+        # Arrow's and msgspec's errors, and Python's, for actions of another shape.
+        except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            return None
 
 
 def latest_metadata(store: Store) -> Metadata:
