@@ -203,7 +203,13 @@ def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor_witho
 
 
 # The variables by which processes of ours find each other.
-INTERNAL = {"TXLOG_CONNECT", "TXLOG_CREDENTIALS_FOLDER", "TXLOG_CREDENTIALS_TOKEN", "TXLOG_CREDENTIALS_URL"}
+INTERNAL = {
+    "TXLOG_PROGRESS_LINES",
+    "TXLOG_CONNECT",
+    "TXLOG_CREDENTIALS_FOLDER",
+    "TXLOG_CREDENTIALS_TOKEN",
+    "TXLOG_CREDENTIALS_URL",
+}
 
 
 def test_the_protocol_page_names_every_property_that_the_engine_obeys() -> None:

@@ -25,6 +25,7 @@ from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.commit.content.met import meetings_of, met_text
 from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count
@@ -75,7 +76,10 @@ def history(table: Table, args: Namespace) -> Answer:
         document["findings"] = [finding.to_dict() for finding in table.check()]
 
     def show() -> None:
-        printing.print_rows(_COMMIT_COLUMNS, [_commit_row(commit) for commit in commits])
+        if args.met:
+            printing.print_rows(_MET_COLUMNS, [_met_row(commit) for commit in commits])
+        else:
+            printing.print_rows(_COMMIT_COLUMNS, [_commit_row(commit) for commit in commits])
         if truncated:
             print(f"\nthe newest {len(commits)} commits are shown, and the log holds older ones (--limit)")
         if args.check:
@@ -328,6 +332,20 @@ _COMMIT_COLUMNS = (
     ShownColumn(name="try", right=True),
     ShownColumn(name="parameters", keeps="start", at_least=20, optional=True),
 )
+
+
+_MET_COLUMNS = (
+    *(ShownColumn(name=name, right=True) for name in ("version", "read")),
+    ShownColumn(name="operation", keeps="start", at_least=9),
+    ShownColumn(name="met", right=True),
+    ShownColumn(name="resolved", keeps="start", at_least=30),
+)
+
+
+def _met_row(commit: Mapping[str, Any]) -> tuple[object, ...]:
+    met = meetings_of(commit)
+    cells = (commit["version"], commit.get("readVersion"), commit.get("operation"))
+    return (*cells, met.total or None, met_text(met))
 
 
 def _commit_row(commit: Mapping[str, Any]) -> tuple[object, ...]:

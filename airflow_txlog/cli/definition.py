@@ -175,7 +175,11 @@ def get_cli_commands() -> list[GroupCommand]:
         _each("--set-property", "set_properties", _PAIR, "A property of the clone, instead of the one of SOURCE"),
         _YES,
     )
-    history = (_limit(20), _arg("--check", action="store_true", help="Also report problems of the table, with advice"))
+    history = (
+        _limit(20),
+        _arg("--check", action="store_true", help="Also report problems of the table, with advice"),
+        _arg("--met", action="store_true", help="Show which commits each one met and why they did not stop it"),
+    )
     return [
         GroupCommand(
             name="txlog",

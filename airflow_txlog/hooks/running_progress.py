@@ -3,7 +3,8 @@
 **Where it is.** The key STATE_KEY of the task's state store (Airflow 3.3 or later) holds `{"try_number": 1, "progress":
 …}`, with the fields of `process.progress.JobProgress`. It is written at most every `WRITE_EVERY_S` seconds and deleted
 when the job ends. The key of a worker that was killed stays until the next try or `_KEPT_FOR`, so a reader must look at
-the state of the task first. Earlier releases of Airflow have no such store: there only the task's log shows progress.
+the state of the task first. Earlier releases of Airflow have no such store, and `dag.test()` and `airflow tasks test`
+do not let a second thread write: there the task's log and the terminal alone show progress.
 
 The invariant: showing never fails or delays a task. Another thread writes, and after a write that failed it writes no
 more for `_PAUSE_S`, because Airflow repeats a request to a server that is gone, and the task's heartbeat waits for it.
@@ -54,7 +55,7 @@ class _Shown:
     """The latest progress, and the thread that shows it: none before the first record."""
 
     def __init__(self, context: Mapping[str, Any], write_every_s: float) -> None:
-        self._store = context.get("task_state_store")
+        self._store = context.get("task_state_store") if _may_write_from_threads() else None
         self._try_number = getattr(context.get("ti"), "try_number", None)
         self._every_s = write_every_s
         self._latest: JobProgress | None = None
@@ -102,6 +103,13 @@ class _Shown:
         if has_written and SYSTEM_CLOCK.monotonic_s() >= paused_until_s:
             with contextlib.suppress(Exception):
                 store.delete(STATE_KEY)
+
+
+def _may_write_from_threads() -> bool:
+    """Return whether this task's requests to Airflow are locked. Those of `dag.test()` and `tasks test` are not."""
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    channel = getattr(runner, "SUPERVISOR_COMMS", None)
+    return channel is None or hasattr(channel, "_thread_lock")
 
 
 def progress_text(progress: JobProgress) -> str:

@@ -78,6 +78,9 @@ def test_a_conflict_that_the_job_wins_itself_costs_no_try_and_the_commit_names_i
     assert (ti.state, ti.try_number) == ("success", 1)
     # It was planned again on what the rival left at version 2.
     assert (xcom_of(ti)["read_version"], xcom_of(ti)["version"]) == (2, 3)
+    met = xcom_of(ti)["met"]
+    assert (met["total"], met["last"][0]["version"], met["last"][0]["how"]) == (1, 2, "redone")
+    assert users.history(1)[0]["met"] == met
     assert ids(users) == without(7, 42)
     tags = users.history(1)[0]["tags"]
     found = {name: tags[f"airflow.{name}"] for name in ("dag_id", "task_id", "run_id", "map_index", "try_number")}

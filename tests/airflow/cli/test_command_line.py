@@ -150,6 +150,22 @@ def test_history_is_a_table_for_people(txlog: Any, folder: Path) -> None:
     assert "Z " in lines[2]
 
 
+def test_history_shows_which_commits_each_one_met_and_why_they_did_not_stop_it(txlog: Any, folder: Path) -> None:
+    table = Table.open(str(folder))
+    read = table.snapshot().version
+    tx = table.begin()
+    tx.add(path="mine", partition_values={"day": "9"}, size=1)
+    for _ in range(2):
+        append(table, [{"day": "4", "id": 4}])
+    tx.commit("WRITE")
+    lines = [line.split() for line in txlog("history", folder, "--met", "--limit", 2).out.splitlines()]
+    assert lines[0] == ["version", "read", "operation", "met", "resolved"]
+    assert lines[2] == [str(read + 3), str(read), "WRITE", "2", "2", "read_nothing"]
+    assert lines[3] == [str(read + 2), str(read + 1), "WRITE"]
+    newest, before = txlog("history", folder, "--json", "--limit", 2).document["commits"]
+    assert ([each["how"] for each in newest["met"]["last"]], before["met"]) == (["read_nothing"] * 2, None)
+
+
 def test_history_says_where_older_commits_are_not_shown(txlog: Any, folder: Path) -> None:
     some, every = txlog("history", folder, "--limit", 2), txlog("history", folder, "--limit", 4)
     assert some.out.splitlines()[-1] == "the newest 2 commits are shown, and the log holds older ones (--limit)"
