@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import io
 import os
 import stat as stat_bits
 from collections.abc import Callable, Iterator
@@ -121,8 +122,11 @@ class LocalStore(Store):
             self.delete(path)
 
         def publish() -> int | None:
-            # A look-up of the file by its name would open all folders above it again.
-            modified_ms = os.fstat(sink.fileno()).st_mtime_ns // 1_000_000 if isinstance(sink, pa.OSFile) else None
+            # A look-up of the file by its name would open all folders above it again. Before pyarrow 25, a file that
+            # is written does not know its descriptor.
+            modified_ms = None
+            with suppress(AttributeError, io.UnsupportedOperation):
+                modified_ms = os.fstat(sink.fileno()).st_mtime_ns // 1_000_000
             sink.close()
             return modified_ms
 
