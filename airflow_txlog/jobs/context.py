@@ -241,6 +241,8 @@ class JobContext(LogContext):
     """Whether the job has met a value that only Spark computes. Then it evaluates nothing that may meet one again."""
     written_rows: WrittenRows | None = None
     """The rows of the source that this process has materialized and still has."""
+    has_inputs: bool = False
+    """Whether this job may have put a file into its inputs folder."""
     is_resumed: bool = False
     """Whether it continues from the saved work of an earlier try, and so uses its inputs and its current time."""
     num_elsewhere: int | None = None
@@ -261,6 +263,7 @@ class JobContext(LogContext):
     def go_on_from(self, tried: JobContext) -> None:
         """Become the job that was tried without Spark: its materialized source is kept, its saved work loaded again."""
         self.job_id, self.input_key, self.is_continued = tried.job_id, tried.input_key, True
+        self.has_inputs = tried.has_inputs
         if tried.is_resumed:
             return
         if tried.saved_inputs.source is not None and not tried.saved_inputs.reads_target:

@@ -266,6 +266,7 @@ def _is_known_zone(name: str) -> bool:
 def _remove_inputs(contexts: list[LogContext]) -> None:
     """Delete the folder of materialized inputs, large plans and memory; VACUUM sweeps what cannot be deleted now."""
     for context in contexts[-1:]:
-        if isinstance(context, JobContext):
+        # The folder of work without saved work is this job's alone.
+        if isinstance(context, JobContext) and (context.has_inputs or context.work_folder is not None):
             with contextlib.suppress(Exception):
                 remove_saved_work(context.store, context.inputs_folder, context.kept_inputs)

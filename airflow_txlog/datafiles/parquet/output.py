@@ -60,14 +60,15 @@ class DigestingOutput:
 
 
 class WrittenRows:
-    """The rows of files that this process has written, as long as all of them fit into `most_bytes`.
+    """The footers of files that this process has written; and their rows, if all of them fit into `most_bytes`.
 
-    Its threads share it. Another process, to which it is sent, has none of the rows.
+    Its threads share it. Another process, to which it is sent, has none of them.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._groups: dict[str, list[pa.Table]] = {}
+        self._footers: dict[str, pq.FileMetaData] = {}
         self._lock = threading.Lock()
 
     def add(self, path: str, group: pa.Table) -> None:
@@ -78,6 +79,14 @@ class WrittenRows:
                 self._groups.clear()
             else:
                 self._groups.setdefault(path, []).append(group)
+
+    def end(self, path: str, footer: pq.FileMetaData) -> None:
+        """Add the footer of a file."""
+        self._footers[path] = footer
+
+    def footer(self, path: str) -> pq.FileMetaData | None:
+        """Return the footer of a finished file; None if this process has not written it."""
+        return self._footers.get(path)
 
     def of(self, path: str) -> pa.Table | None:
         """Return all rows of a finished file, in its order; None if they are not here."""
@@ -231,6 +240,8 @@ class RowGroupWriter:
         if self._key_values:
             writer.add_key_value_metadata(self._key_values)
         writer.close()
+        if self._keeps is not None:
+            self._keeps.end(self.path, writer.writer.metadata)
 
     def abandon(self) -> None:
         """Drop the file, begun or finished, if its record was not handed on."""

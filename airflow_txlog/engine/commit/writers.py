@@ -72,13 +72,11 @@ def check_writers(store: Store, version: int, *, strict: bool) -> None:
 def last_engines(store: Store, version: int) -> list[str | None]:
     """Return the engines of the last commits up to `version` that the log still holds, newest first."""
     engines: list[str | None] = []
-    for number in range(version, max(-1, version - COMMITS_ASKED), -1):
-        try:
-            data = store.read(commit_name(number))
-        except FileNotFoundError:
-            break
-        engine = (decode_commit(number, data, commit_name(number)).info or {}).get("engineInfo")
-        engines.append(engine if isinstance(engine, str) else None)
+    numbers = range(version, max(-1, version - COMMITS_ASKED), -1)
+    with suppress(FileNotFoundError):
+        for number, data in zip(numbers, store.read_all(list(map(commit_name, numbers))), strict=True):
+            engine = (decode_commit(number, data, commit_name(number)).info or {}).get("engineInfo")
+            engines.append(engine if isinstance(engine, str) else None)
     return engines
 
 

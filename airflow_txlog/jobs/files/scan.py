@@ -258,6 +258,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     else:
         return Bins(store=store, inline=tuple(inline), weight=weight, amounts=amounts)
     plan_id = context.clock.unique_id()
+    context.has_inputs = True
     paths, digests = [], []
     # One after another: written plans are not kept in memory.
     for number, data in enumerate(chain(_given_away(inline), encoded)):

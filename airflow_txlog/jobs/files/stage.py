@@ -100,6 +100,7 @@ def plain_layout(
 
 def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
     """Return the layout of files of the inputs folder with these columns."""
+    context.has_inputs = True
     return Layout(
         store=StoreReference.of(context.store),
         folder=context.inputs_folder,

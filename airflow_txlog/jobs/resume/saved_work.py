@@ -100,6 +100,7 @@ class SavedWork:
         self._store = context.store
         self._number = 0
         self._saved: list[str] = []
+        self._left: list[FileInfo] = []
         self._seal = context.seal
         self._has_passed_over = False
         self.is_published = False
@@ -151,9 +152,7 @@ class SavedWork:
             if is_retry:
                 context.log("nothing of an earlier try is reused: this job saves no work for its retries")
             return
-        sizes: list[int] = []
-        with contextlib.suppress(FileNotFoundError, OutsideTable):
-            sizes = [info.size_bytes for info in self._store.list(self._folder)]
+        sizes = [info.size_bytes for info in self._left]
         if is_retry or sizes:
             left = f" {files_text(sizes)} that it left in {self._folder} go when this job ends." if sizes else ""
             context.log(
@@ -205,13 +204,11 @@ class SavedWork:
     def _saved_before(self) -> list[str]:
         if self._seal is None:
             return []
-        found: list[FileInfo] = []
         try:
-            found = [info for info in self._store.list(self._folder) if "/memory-" in info.path]
-        except FileNotFoundError:
-            pass
+            self._left = self._store.list(self._folder)
         except OutsideTable as error:
             self._pass_over(f"ignored {self._folder}: {error}")
+        found = [info for info in self._left if "/memory-" in info.path]
         ours = [info for info in found if self._is_ours(info)]
         if len(ours) < len(found):
             self._pass_over(

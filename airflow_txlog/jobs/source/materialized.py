@@ -61,7 +61,7 @@ class MaterializedSource:
     """A source's rows in `files` of a store, numbered by ROW_ID_COLUMN.
 
     `described` is Spark's JSON of the source's own columns; `stored` are those in the files, which lack columns without
-    a type. `reads_target`: a row may be the target's.
+    a type. `reads_target`: a row may be the target's. `written`: those of the files that this process has written.
     """
 
     files: tuple[StagedFile, ...]
@@ -69,6 +69,7 @@ class MaterializedSource:
     described: Mapping[str, Any]
     stored: pa.Schema
     reads_target: bool = False
+    written: WrittenRows | None = None
 
     @property
     def names(self) -> list[str]:
@@ -106,8 +107,11 @@ class MaterializedSource:
     def _footers(self) -> list[pq.FileMetaData]:
         footers = []
         for file in self.files:
-            with self._opened(file) as parquet:
-                footers.append(parquet.metadata)
+            footer = None if self.written is None else self.written.footer(file.store_path)
+            if footer is None:
+                with self._opened(file) as parquet:
+                    footer = parquet.metadata
+            footers.append(footer)
         return footers
 
     @contextlib.contextmanager
@@ -250,7 +254,13 @@ def plain_columns_of(described: Mapping[str, Any]) -> StructType | None:
 
 def read_again(context: JobContext, saved: SavedSource, stored: pa.Schema) -> MaterializedSource:
     """Return the rows of a saved source, whose files hold the columns `stored`."""
-    return MaterializedSource(files=saved.files, store=context.store, described=saved.schema, stored=stored)
+    return MaterializedSource(
+        files=saved.files,
+        store=context.store,
+        described=saved.schema,
+        stored=stored,
+        written=context.written_rows,
+    )
 
 
 def scan_of(context: JobContext, source: MaterializedSource, names: Collection[str]) -> MaterializedScan:

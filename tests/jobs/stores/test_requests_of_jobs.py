@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
@@ -56,6 +59,35 @@ def test_an_increment_that_finds_nothing_lists_its_source_once_and_reads_nothing
         seen = proxy.take()
     # One listing is the source's. A new process reads the target's log as always, and looks for saved work.
     assert {kind: number for kind, number in seen.items() if number} == {"LIST": 3, "GET hint": 1, "GET commit": 3}
+
+
+def test_a_merge_reads_nothing_of_the_rows_that_it_has_written_down() -> None:
+    uri, source = s3.new_folder(), s3.new_folder()
+    append(Table.create(uri, ROWS.schema, storage_options=s3.options()), ROWS)
+    append(Table.create(source, ROWS.schema, storage_options=s3.options()), ROWS)
+    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
+        options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
+        arguments = {"source": {"table": source}, "keys": ["id"]}
+        result = run_job(
+            job_spec(operation="upsert", table_uri=uri, arguments=arguments, storage_options=options), None
+        )
+        assert result.status == "committed", result.error
+        seen = proxy.take()
+    assert {kind: number for kind, number in seen.items() if kind.endswith("kept")} == {"PUT kept": 1, "DELETE kept": 1}
+    assert s3.keys_under(f"{uri}/txlog-inputs-") == []
+
+
+def test_a_job_that_keeps_no_inputs_lists_no_folder_of_them(tmp_path: Path) -> None:
+    uri = s3.new_folder()
+    append(Table.create(uri, ROWS.schema, storage_options=s3.options()), ROWS)
+    pq.write_table(ROWS, tmp_path / "rows.parquet")
+    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
+        options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
+        arguments = {"source": {"format": "parquet", "path": str(tmp_path)}}
+        result = run_job(job_spec(operation="write", table_uri=uri, arguments=arguments, storage_options=options), None)
+        assert result.status == "committed", result.error
+        # Of the log, and for the server's clock.
+        assert proxy.take()["LIST"] == 2
 
 
 @pytest.mark.long("writes and copies nine megabytes on a server")
