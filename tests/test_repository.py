@@ -84,6 +84,7 @@ def test_make_alone_lists_every_command() -> None:
         "tools/ensure_java.sh",
         "tools/ensure_delta_spark.sh",
         "tools/ensure_chromium.sh",
+        "tools/ensure_page_checks.sh",
         "tools/ensure_docs.sh",
         "tools/ensure_postgres.sh",
         "tools/ensure_tpchgen.sh",

@@ -309,7 +309,7 @@ async def tables_page(window: Window, ask: Ask) -> Shown:
     following = start + TABLES_ON_A_PAGE
     facts = {
         "tables": rows,
-        "count": len(known),
+        "count": len(known) - (len(page) - len(rows)),
         "from": start,
         "next": following if following < len(known) else None,
         "is_complete": not is_waiting,

@@ -115,7 +115,8 @@ def test_a_task_tab_shows_the_race_that_its_task_won(server: Any, viewer: dict[s
     facts = json.loads(server.get(f"/txlog/{link('task', **asked, format='json')}", headers=viewer).text)
     [task] = facts["tasks"]
     assert (task["status"], task["read_version"], task["version"]) == ("committed", 2, 3)
-    assert task["commit"]["line"]["met"]["total"] >= 1
+    [other] = task["commit"]["between"]
+    assert (other["line"]["version"], other["meeting"]["how"], other["meeting"]["redone_files"]) == (2, "redone", 1)
 
 
 def test_a_run_tab_lists_the_tasks_that_name_a_table(server: Any, viewer: dict[str, str], raced: Any) -> None:

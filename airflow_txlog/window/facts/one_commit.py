@@ -89,8 +89,10 @@ def commit_facts(table: Table, kept: KeptLines, version: int) -> OneCommit:
         raise VersionNotFound(f"The log of {shown(table.uri)} no longer has the commit of version {version}.")
     line = read.line
     start = version if line.read_version is None else max(line.read_version + 1, 0)
-    numbers = range(start, version)
-    there = [by_version[number] for number in list(numbers)[-MOST_BETWEEN:] if number in by_version]
+    # A job that redid work reads again, so the conflict's version may be before the one that it read last.
+    met = {each.version for each in line.met.last if each.version is not None and each.version < version}
+    numbers = sorted({*range(max(start, version - _LOOK_BACK), version), *met})
+    there = [by_version[number] for number in numbers[-MOST_BETWEEN:] if number in by_version]
     between = [each.line for each in kept.read(table.store, there, properties)]
     meetings = {each.version: each for each in line.met.last}
     numbered = {each.version for each in between}
@@ -103,7 +105,7 @@ def commit_facts(table: Table, kept: KeptLines, version: int) -> OneCommit:
         previous=version - 1 if version - 1 in by_version else None,
         next=version + 1 if version + 1 in by_version else None,
         between=tuple(Between(line=each, meeting=meetings.get(each.version)) for each in between),
-        between_count=len(numbers),
+        between_count=max(version - start, len(numbers), line.met.total),
         between_missing=len(between) < min(len(numbers), MOST_BETWEEN),
         partitions=partitions,
         partition_count=partition_count,
