@@ -9,7 +9,7 @@ came. Source: docs/decisions/tombstones.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -61,18 +61,23 @@ def remembers_deletions(snapshot: Snapshot) -> bool:
     return any(each.version > NO_TOMBSTONES for each in named)
 
 
-def erase_tombstones(table: DeltaTable, forms: Forms, tags: Mapping[str, str] | None = None) -> ErasedTombstones:
+def erase_tombstones(
+    table: DeltaTable,
+    forms: Forms,
+    note: Callable[[Sequence[ObjectVerdict]], object] = lambda verdicts: None,
+    tags: Mapping[str, str] | None = None,
+) -> ErasedTombstones:
     """Delete the tombstones that hold a subject, with one commit for each kind of keys that has some.
 
-    A file that cannot be read stays as long as a manifest lists it. Raises CommitConflict if jobs that record deletions
-    keep coming first, and the errors of the store.
+    `note` gets the verdicts on files before these are deleted. A file that cannot be read stays as long as a manifest
+    lists it. Raises CommitConflict if jobs that record deletions keep coming first, and the errors of the store.
     """
     found = ErasedTombstones()
     folders = {str(PurePosixPath(info.path).parent) for info in table.store.walk(prefix=f"{FOLDER}/")}
     for folder in sorted(folders):
         for number in range(_MOST_TRIES):
             try:
-                _InFolder(table, forms, folder, tags).erase(found)
+                _InFolder(table, forms, folder, note, tags).erase(found)
                 break
             except CommitConflict:
                 if number + 1 == _MOST_TRIES:
@@ -81,9 +86,16 @@ def erase_tombstones(table: DeltaTable, forms: Forms, tags: Mapping[str, str] | 
 
 
 class _InFolder:
-    def __init__(self, table: DeltaTable, forms: Forms, folder: str, tags: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        table: DeltaTable,
+        forms: Forms,
+        folder: str,
+        note: Callable[[Sequence[ObjectVerdict]], object],
+        tags: Mapping[str, str] | None,
+    ) -> None:
         self._table, self._store, self._forms = table, table.store, forms
-        self._folder, self._tags = folder, tags
+        self._folder, self._note, self._tags = folder, note, tags
 
     def erase(self, found: ErasedTombstones) -> None:
         """Raises CommitConflict if another job has recorded deletions meanwhile."""
@@ -114,10 +126,11 @@ class _InFolder:
             if manifest != manifests[path]:
                 store.put(path, encoded(manifest))
         needed = {self._path_of(file) for manifest in rewritten.values() for file in manifest.files}
-        for path in held.keys() - needed:
-            if path.endswith(".parquet"):
-                store.delete(path)
-                found.held[path] = held[path]
+        going = {path: held[path] for path in sorted(held.keys() - needed) if path.endswith(".parquet")}
+        self._note([*going.values()])
+        found.held |= going
+        for path in going:
+            store.delete(path)
 
     def _manifests(self, listed: list[FileInfo]) -> dict[str, Manifest]:
         found = {}

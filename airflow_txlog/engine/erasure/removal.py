@@ -12,7 +12,7 @@ exist, so a killed removal can be run again. Source: soundness A16; protocol, "M
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -42,6 +42,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, 
 from airflow_txlog.storage.base import FileInfo
 
 Say = Callable[[str], object]
+Note = Callable[[Sequence[ObjectVerdict]], object]
 
 _LOG = f"{LOG_DIRECTORY}/"
 _INNER_LOG = f"/{LOG_DIRECTORY}/"
@@ -92,17 +93,19 @@ def remove_traces(
     cuts_log: bool = True,
     tags: Mapping[str, str] | None = None,
     say: Say = lambda line: None,
+    note: Note = lambda verdicts: None,
 ) -> Removal:
     """Delete the objects that hold a value and that the latest version does not need.
 
     `writer_ms`: the longest time that a writer of the table takes from its first read to its commit. A file that no
     commit names, and a commit that was followed by another one, stay that long. 0: nothing else writes now.
-    `cuts_log`: cut the log if it holds a value. Its older versions can no longer be read then.
+    `cuts_log`: cut the log if it holds a value. Its older versions can no longer be read then. `note` gets the verdicts
+    on objects before any of them is deleted, and may get those on some that stay.
 
     Raises UnsupportedFeature if the table may not be written here, and the errors of the store.
     """
     check_maintained_here(table.store, "removal of traces")
-    removing = _Removing(table, forms, writer_ms, tags, say)
+    removing = _Removing(table, forms, writer_ms, tags, say, note)
     num_tombstones = removing.forget()
     deleted, size = removing.vacuum()
     waits = removing.waits()
@@ -124,10 +127,11 @@ def remove_traces(
 
 class _Removing:
     def __init__(
-        self, table: DeltaTable, forms: Forms, writer_ms: int, tags: Mapping[str, str] | None, say: Say
+        self, table: DeltaTable, forms: Forms, writer_ms: int, tags: Mapping[str, str] | None, say: Say, note: Note
     ) -> None:
         self._table, self._store, self._forms = table, table.store, forms
-        self._writer_ms, self._tags, self._say = writer_ms, tags, say
+        self._writer_ms, self._tags, self._say, self._note = writer_ms, tags, say, note
+        self._noted: set[str] = set()
         self._held: list[FileInfo] = []
         self._of_others: tuple[str, ...] = ()
         self._verdicts: dict[str, ObjectVerdict] = {}
@@ -140,14 +144,22 @@ class _Removing:
             self._verdicts[info.path] = verdict
         return holds
 
+    def _note_down(self) -> None:
+        """Hand on the verdicts so far, before an object goes: a kill must not take the record of it."""
+        new = self._verdicts.keys() - self._noted
+        if new:
+            self._note([self._verdicts[path] for path in sorted(new)])
+            self._noted |= new
+
     def gone(self) -> Iterable[ObjectVerdict]:
         """Yield the verdicts on the objects that held a value, or that the log named by one, and that are gone."""
         return (found for path, found in self._verdicts.items() if self._store.stat(path) is None)
 
     def forget(self) -> int:
         """Leave the values out of the tombstones of applied changes. Return how many tombstones held one."""
-        erased = erase_tombstones(self._table, self._forms, self._tags)
+        erased = erase_tombstones(self._table, self._forms, self._note, self._tags)
         self._verdicts |= erased.held
+        self._noted |= erased.held.keys()
         if erased.num_records:
             self._say(
                 f"{erased.num_records} tombstones of applied changes held a subject and are erased. An older event of "
@@ -170,6 +182,7 @@ class _Removing:
             request = VacuumRequest(
                 retention_ms=0, check_retention=False, orphan_retention_ms=self._writer_ms, only=only
             )
+            self._note_down()
             done = vacuum_table(self._table, request, tags=self._tags)
             deleted, size = done.deleted_files, done.size_bytes
         for folder in self._store.list_directories():
@@ -261,6 +274,7 @@ class _Removing:
             path = self._forms.without_values(min(held))
             waits.append(Wait(path=path, until_ms=until_ms, why=f"the log is cut at version {version} then"))
             return None, deleted, waits
+        self._note_down()
         done = cut_log(store, self._table.snapshot(), version, clock)
         if done.cut is not None:
             # Those of a checkpoint that could not be read, and is gone.
@@ -308,6 +322,7 @@ class _Removing:
                 # The commit holds a value, or a checkpoint is read that does.
                 self._table.begin().commit("ERASE", tags=self._tags, record_empty=True)
                 snapshot = self._table.snapshot()
+            self._note_down()
             replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
             held, _ = self._held_in_log()
             version = self._usable(held) if held else None

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from airflow_txlog.contract.job import Details, JobResult
@@ -21,6 +23,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
 from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.schema.features import check_maintained_here
@@ -37,6 +40,8 @@ from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.storage.base import Store
 
 _WAITS_SHOWN = 20
+# The kinds of lists: of the objects that are gone, and of those that were about to go.
+_DELETED, _PLANNED = "deleted", "planned"
 
 
 def erase(context: JobContext) -> JobResult:
@@ -78,6 +83,7 @@ class _Erasure:
                 writer_ms=milliseconds(self._described.writer_hours),
                 cuts_log=self._described.cut_log,
                 say=context.log,
+                note=partial(self._plan_deletion, lists),
             )
         self._step("remove", removal.version)
         for wait in removal.waits[:_WAITS_SHOWN]:
@@ -95,7 +101,7 @@ class _Erasure:
             read_version=snapshot.version,
             metrics=metrics,
         )
-        return dataclasses.replace(result, details=Details(erasure=self._report(removal, lists)))
+        return dataclasses.replace(result, details=Details(erasure=self._report(removal, lists, forms)))
 
     def _record(self, snapshot: Snapshot, forms: Forms) -> None:
         request_id = self._described.request_id
@@ -147,9 +153,8 @@ class _Erasure:
     def _step(self, name: str, version: int) -> None:
         self._steps.append({"name": name, "version": version, "at": moment_text(self._context.clock.now_ms())})
 
-    def _report(self, removal: Removal, lists: Store | None) -> dict[str, Any]:
-        # Each held a subject; the digest, the method and the places are those of then.
-        gone = [entry_of(dataclasses.replace(each, verdict="deleted", reason=None)) for each in removal.gone]
+    def _report(self, removal: Removal, lists: Store | None, forms: Forms) -> dict[str, Any]:
+        gone = [_as_deleted(each) for each in removal.gone]
         waits = [
             {"path": wait.path, "until": moment_text(wait.until_ms), "why": wait.why}
             for wait in sorted(removal.waits, key=lambda each: -each.until_ms)[:_WAITS_SHOWN]
@@ -161,26 +166,49 @@ class _Erasure:
             "num_waits": len(removal.waits),
             "until_ms": removal.until_ms,
             "num_tombstones": removal.num_tombstones,
-            "deleted": [] if lists is None else self._lists(lists, gone),
+            "deleted": [] if lists is None else self._lists(lists, gone, forms),
         }
 
-    def _lists(self, lists: Store, gone: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Write the list of the deleted objects; return it and those of earlier tries, before a wait or a kill."""
+    def _kind(self, what: str) -> str:
+        """Return the start of the names of the lists of this request and table."""
         # The copies of a table have one id.
         place = hashlib.sha256(self._context.table.uri.encode()).hexdigest()[:16]
-        kind = f"deleted-{self._described.request_id}-{place}"
-        if gone:
-            write_list(lists, gone, kind)
+        return f"{what}-{self._described.request_id}-{place}"
+
+    def _plan_deletion(self, lists: Store | None, verdicts: Sequence[ObjectVerdict]) -> None:
+        """Write down which objects are about to go. A try that is killed after a deletion lists them by this."""
+        if lists is not None and verdicts:
+            write_list(lists, map(_as_deleted, verdicts), self._kind(_PLANNED))
+
+    def _lists(self, lists: Store, gone: Sequence[Mapping[str, Any]], forms: Forms) -> list[dict[str, Any]]:
+        """Write the list of the deleted objects; return it and those of earlier tries, before a wait or a kill."""
+        listed = {_object_of(each) for _, entries in self._written(lists, self._kind(_DELETED)) for each in entries}
+        # An earlier try may have deleted some of these, and been killed before it listed them.
+        planned = [each for _, entries in self._written(lists, self._kind(_PLANNED)) for each in entries]
+        planned = [each for each in planned if _object_of(each) not in listed]
+        if planned:
+            unreadable: list[str] = []
+            there = {forms.without_values(info.path) for info in self._context.store.walk(unreadable.append)}
+            # Whether an object below such a folder is gone is unknown.
+            planned = [each for each in planned if each["path"] not in there and not unreadable]
+        new = {_object_of(each): each for each in (*planned, *gone) if _object_of(each) not in listed}
+        if new:
+            write_list(lists, [*new.values()], self._kind(_DELETED))
         found = []
+        for data, entries in self._written(lists, self._kind(_DELETED)):
+            name, digest = list_name(data, self._kind(_DELETED)), hashlib.sha256(data).hexdigest()
+            found.append({"name": name, "sha256": digest, "num_objects": len(entries)})
+        return found
+
+    def _written(self, lists: Store, kind: str) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
+        """Yield the lists of a kind, each with its bytes."""
         for name in sorted(info.path for info in lists.walk(lambda folder: None, prefix=f"{kind}-")):
             with lists.open_input(name) as source:
                 data = source.read()
             if name != list_name(data, kind):
                 self._context.log(f"{name} is not the list that an earlier try wrote, and is left out of the report")
                 continue
-            digest, count = hashlib.sha256(data).hexdigest(), len(gzip.decompress(data).splitlines())
-            found.append({"name": name, "sha256": digest, "num_objects": count})
-        return found
+            yield data, [json.loads(line) for line in gzip.decompress(data).splitlines()]
 
     def _as(self, operation: Operation) -> JobContext:
         """Return this job as that of one step: it commits, logs and measures as the step's own."""
@@ -190,3 +218,12 @@ class _Erasure:
         # Its inputs lie in the folder that is deleted after this job.
         step.job_id = self._context.job_id
         return step
+
+
+def _as_deleted(verdict: ObjectVerdict) -> dict[str, Any]:
+    """Return the line on an object that held a subject: the digest, the method and the places are those of then."""
+    return entry_of(dataclasses.replace(verdict, verdict="deleted", reason=None))
+
+
+def _object_of(entry: Mapping[str, Any]) -> tuple[str, str | None]:
+    return entry["path"], entry.get("digest")

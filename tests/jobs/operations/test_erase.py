@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
+import json
 import os
 import signal
 import time
@@ -174,3 +176,57 @@ def test_a_job_that_is_killed_at_any_change_of_a_file_is_completed_by_the_next(t
         assert fresh.to_arrow().num_rows == 6
         number += step
     assert number > 20
+
+
+def _listed_as_deleted(folder: Path, result: JobResult) -> list[str]:
+    done = result.details.erasure
+    assert done is not None
+    lines = [
+        line for each in done["deleted"] for line in gzip.decompress((folder / each["name"]).read_bytes()).split(b"\n")
+    ]
+    assert sum(each["num_objects"] for each in done["deleted"]) == len(lines)
+    return [json.loads(line)["path"] for line in lines]
+
+
+@pytest.mark.long("forks and kills a process a dozen times")
+def test_an_object_that_a_killed_try_deleted_is_listed_by_the_next_and_once(tmp_path: Path) -> None:
+    number, step, last = 1, depth(3, 2, 1), 0
+    while True:
+        table = make_table(tmp_path / str(number), rows(SUBJECT, *OTHERS), rows(SUBJECT, *OTHERS), properties=VECTORS)
+        reports = tmp_path / f"reports-{number}"
+        more = {"report_uri": str(reports), "request_id": "r-1", "log": lambda line: None}
+        before = {str(path.relative_to(folder_of(table))) for path in folder_of(table).rglob("*.parquet")}
+        if not _killed_at(number, lambda table=table, more=more: erase(table, **more)):
+            break
+        listed = _listed_as_deleted(reports, erase(Table.open(table.uri), **more))
+        assert before <= set(listed), number
+        assert len(listed) == len(set(listed)), number
+        assert not [each for each in listed if (folder_of(table) / each).exists()], number
+        assert is_gone(table)
+        last, number = number, number + step
+    assert last > 20
+
+
+def test_an_object_that_was_about_to_go_and_stays_is_not_listed_as_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
+    more = {"report_uri": str(tmp_path / "reports"), "request_id": "r-1"}
+    with monkeypatch.context() as patch:
+        delete = LocalStore.delete
+
+        def failing(self: LocalStore, path: str) -> None:
+            if path.startswith("part-"):
+                raise OSError(5, "the disk fails")
+            delete(self, path)
+
+        patch.setattr(LocalStore, "delete", failing)
+        assert erase(table, **more).error is not None
+    assert list((tmp_path / "reports").glob("planned-*"))
+    assert not list((tmp_path / "reports").glob("deleted-*"))
+    assert (
+        "zo" not in b"".join(gzip.decompress(each.read_bytes()) for each in (tmp_path / "reports").iterdir()).decode()
+    )
+    listed = _listed_as_deleted(tmp_path / "reports", erase(table, **more))
+    assert any(each.endswith(".parquet") for each in listed)
+    assert not [each for each in listed if (folder_of(table) / each).exists()]
