@@ -71,7 +71,7 @@ OURS: dict[str, tuple[str, ...]] = {
         ),
     ),
     # A door into Airflow's command line: everything behind it is the hook's and the engine's.
-    "cli": ("clock", "errors", "locations", "contract", "process", "engine", "hooks", "cli"),
+    "cli": ("clock", "errors", "locations", "contract", "process", "engine", "catalogs", "hooks", "cli"),
     # Pages that read logs and change nothing. Its modules for Airflow are the only ones of it that import `hooks`.
     "window": (*BASE, "contract", "storage", "engine", "hooks", "window"),
     "get_provider_info": (),

@@ -16,6 +16,9 @@ from airflow_txlog.locations import CatalogTable
 TABLE_ID = "txlog.table_id"
 """The property in which we record the id of a table's metadata, for a catalog without table ids."""
 
+VERSION = "delta.lastUpdateVersion"
+"""The property with the version that the columns and properties were written from, as delta-spark has it too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogColumn:

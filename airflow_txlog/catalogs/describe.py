@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.catalogs.base import CatalogColumn, Description
+from airflow_txlog.catalogs.base import TABLE_ID, VERSION, CatalogColumn, Description, Entry
 from airflow_txlog.catalogs.places import table_place
 from airflow_txlog.engine.table.schema.types import (
     ArrayType,
@@ -19,6 +19,8 @@ from airflow_txlog.engine.table.schema.types import (
 if TYPE_CHECKING:
     from airflow_txlog.engine import Snapshot
 
+# Properties of an entry that describe its last update.
+_OURS = frozenset({VERSION, "delta.lastCommitTimestamp"})
 _HIVE_NAMES = {
     Primitive.BYTE: "tinyint",
     Primitive.SHORT: "smallint",
@@ -65,3 +67,22 @@ def hive_type(kind: DataType) -> str:
     if isinstance(kind, DecimalType):
         return str(kind)
     return _HIVE_NAMES.get(kind, kind.value)
+
+
+def differences(entry: Entry, table: Description) -> list[dict[str, Any]]:
+    """Return what an entry has otherwise than the table: `[{"what", "catalog", "log"}]`, values as texts.
+
+    An entry without our marks says nothing of columns and properties, which every engine then reads from the log.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    table_id = entry.properties.get(TABLE_ID)
+    if table_id is not None:
+        found["table id"] = (table_id, table.table_id)
+        names = (*entry.properties, *table.properties)
+        for name in sorted({name for name in names if name in table.properties or name.startswith("delta.")} - _OURS):
+            found[name] = (entry.properties.get(name), table.properties.get(name))
+        listed = {each.name.lower(): each.type_text for each in entry.columns}
+        for column in table.columns:
+            found[f"column {column.name}"] = (listed.pop(column.name.lower(), None), column.type_text)
+        found |= {f"column {name}": (kind, None) for name, kind in listed.items()}
+    return [{"what": what, "catalog": there, "log": here} for what, (there, here) in found.items() if there != here]

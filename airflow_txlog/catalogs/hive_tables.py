@@ -15,13 +15,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_txlog.catalogs.base import TABLE_ID, CatalogColumn, Description, Entry
+from airflow_txlog.catalogs.base import TABLE_ID, VERSION, CatalogColumn, Description, Entry
 from airflow_txlog.catalogs.places import ALL_STORES, MANIFESTS, table_place, without_manifests
 from airflow_txlog.errors import NotADeltaTable
 from airflow_txlog.locations import is_absolute
-
-VERSION = "delta.lastUpdateVersion"
-"""The property with the version that the columns and properties were written from, as delta-spark has it too."""
 
 # By which each kind of writer marks a table of Delta.
 _FORMATS = ("spark.sql.sources.provider", "table_type", "classification")

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli.alter_arguments import alteration_of, pairs_of
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm, print_rows, say
-from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
+from airflow_txlog.cli.usage import UsageError, hook_of, moment_of, uri_of
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.hooks.rollback import RunToUndo, roll_back_here
-from airflow_txlog.hooks.txlog import TxlogHook
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -65,7 +64,7 @@ def clone(table: Table, args: Namespace) -> Answer:
         properties = pairs_of("set_properties", args.set_properties)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    source = uri_of(TxlogHook(args.conn_id or None), args.source, args)
+    source = uri_of(hook_of(args), args.source, args)
     confirm(f"Make {table.uri} a clone of {source}?", args.yes)
     given = {
         "source": {"table": source, "version": args.table_version},
@@ -90,7 +89,7 @@ def clone(table: Table, args: Namespace) -> Answer:
 
 def rollback(table: Table, args: Namespace) -> Answer:
     """`{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`."""
-    hook = TxlogHook(args.conn_id or None)
+    hook = hook_of(args)
     places = [table.uri, *(uri_of(hook, each, args) for each in args.others)]
     run = RunToUndo(dag_id=args.dag_id, run_id=args.run_id)
     if not args.dry_run:
@@ -122,4 +121,4 @@ def _job_done(operation: str, table: Table, args: Namespace, arguments: Mapping[
     key = f"airflow txlog {operation} {SYSTEM_CLOCK.unique_id()}"
     # The job's log is not the answer.
     with contextlib.redirect_stdout(sys.stderr):
-        return TxlogHook(args.conn_id or None).run(operation, table.uri, dict(arguments), idempotency_key=key)
+        return hook_of(args).run(operation, table.uri, dict(arguments), idempotency_key=key)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_txlog.cli import ledgers, printing
+from airflow_txlog.cli import catalog_entries, ledgers, printing
 from airflow_txlog.cli.changing import alter, clone, convert, rollback
 from airflow_txlog.cli.erasure import verify_report
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, traces, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
-from airflow_txlog.cli.usage import UsageError, moment_of, uri_of
+from airflow_txlog.cli.usage import UsageError, hook_of, moment_of, uri_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
@@ -30,7 +30,6 @@ from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.process.arrow_memory import spare_memory
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def run(name: str, args: Namespace) -> None:
     printing.logs_to_stderr()
     spare_memory()
     try:
-        if args.conn_id or name in _OF_NO_TABLE:
+        if args.conn_id or getattr(args, "catalog_conn_id", None) or name in _OF_NO_TABLE:
             # A shell command of Airflow may read connections from the database, as the scheduler does. The SDK under
             # the hooks does so only in a process with this variable.
             os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
@@ -252,14 +251,18 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "incremental show": show_watermarks,
     "incremental reset": reset_watermark,
 }
-_OF_NO_TABLE: dict[str, Callable[[Namespace], Answer]] = {"erasure verify": verify_report}
+_OF_NO_TABLE: dict[str, Callable[[Namespace], Answer]] = {
+    "erasure verify": verify_report,
+    "catalog sync": catalog_entries.sync,
+    "catalog check": catalog_entries.check,
+}
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
 def _open(name: str, args: Namespace) -> Table:
-    hook = TxlogHook(args.conn_id or None)
+    hook = hook_of(args)
     uri = uri_of(hook, args.table, args)
     if name in ("history", "upkeep", "convert", "clone", "rollback", "ledger create"):
         # A history can be shown even if this engine cannot read the rows; the others may get a folder, or make a table.

@@ -23,11 +23,15 @@ def _arg(*flags: str, **settings: Any) -> Arg:
 _TABLE = _arg(
     "table",
     metavar="TABLE",
-    help="The table: a path, a URI, or with --conn-id a name below the connection's base folder",
+    help="The table: a path, a URI, with --conn-id a name below the connection's base folder, or with "
+    "--catalog-conn-id a name in the catalog",
 )
 _CONN_ID = _arg("--conn-id", metavar="ID", help="A connection of type txlog; TABLE is a name below its base folder")
+_CATALOG = _arg(
+    "--catalog-conn-id", metavar="ID", help="A connection of a catalog; TABLE is a name there, such as sales.orders"
+)
 _JSON = _arg("--json", dest="as_json", action="store_true", help="Print one JSON document")
-_COMMON = (_TABLE, _CONN_ID, _JSON)
+_COMMON = (_TABLE, _CONN_ID, _CATALOG, _JSON)
 _VERSION = _arg("--version", dest="table_version", type=int, metavar="N", help="A version of the table")
 _TIMESTAMP = _arg(
     "--timestamp", metavar="TIME", help="A time: ISO-8601 (UTC without a zone) or milliseconds since the epoch"
@@ -202,6 +206,7 @@ def get_cli_commands() -> list[GroupCommand]:
                 _incremental(),
                 _ledger(),
                 _erasure(),
+                _catalog(),
                 _command("rollback", "Undo the commits of a run, on all tables or on none", *_ROLLBACK),
             ),
         )
@@ -235,6 +240,30 @@ def _incremental() -> GroupCommand:
         subcommands=(
             _command("show", "The consumers of a table and their watermarks", of="incremental"),
             _command("reset", "Set the watermark of a consumer; no row changes", *reset, of="incremental"),
+        ),
+    )
+
+
+def _catalog() -> GroupCommand:
+    name = _arg("table", metavar="TABLE", help="The name of the table in the catalog, such as sales.orders")
+    location = _arg("--location", metavar="URI", help="The place of a table that the catalog does not have yet")
+    given = (name, _CONN_ID, _CATALOG, _JSON)
+    return GroupCommand(
+        name="catalog",
+        help="The entries of tables in a catalog",
+        subcommands=(
+            ActionCommand(
+                name="sync",
+                help="Register a table, or write its columns and properties into its entry",
+                func=_run("catalog sync"),
+                args=(*given, location),
+            ),
+            ActionCommand(
+                name="check",
+                help="Compare the entry of a table with the table",
+                func=_run("catalog check"),
+                args=given,
+            ),
         ),
     )
 

@@ -6,10 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_txlog.cli import printing
-from airflow_txlog.cli.usage import uri_of
+from airflow_txlog.cli.usage import hook_of, uri_of
 from airflow_txlog.contract.erasure.check_report import check, lines_of
 from airflow_txlog.hooks.erasure_report import public_key_of, signing_key
-from airflow_txlog.hooks.txlog import TxlogHook
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -19,7 +18,7 @@ def verify_report(args: Namespace) -> printing.Answer:
     """`{"report", "request_id", "is_authentic", "is_complete", "signed_by", "num_tables", "num_objects", "problems",
     "left"}`. `problems`: why the report proves nothing. `left`: the objects that do not pass.
     """
-    hook = TxlogHook(args.conn_id or None)
+    hook = hook_of(args)
     uri = uri_of(hook, args.report, args)
     folder, _, name = uri.rpartition("/")
     store = hook.table(folder).store

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
-from airflow_txlog.cli.usage import UsageError, uri_of
+from airflow_txlog.cli.usage import UsageError, hook_of, uri_of
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.watermarks import Watermark, watermarks_of
 from airflow_txlog.engine.table.changes.following import mark_at
 from airflow_txlog.engine.upkeep.consumers import consumers_of, set_watermark, watermark_of
 from airflow_txlog.errors import WatermarkLost
-from airflow_txlog.hooks.txlog import TxlogHook
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -64,7 +63,7 @@ def reset_watermark(table: Table, args: Namespace) -> printing.Answer:
     known = watermarks_of(tx.snapshot.state.domains).get(args.consumer)
     if args.source is None and known is None:
         raise UsageError(f"{table.uri} has no watermark of consumer {args.consumer!r}: name its source by --source.")
-    hook = TxlogHook(args.conn_id or None)
+    hook = hook_of(args)
     source = known.source if args.source is None and known is not None else uri_of(hook, args.source, args)
     head = hook.open(source).snapshot()
     if not -1 <= args.to_version <= head.version:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
-from airflow_txlog.cli.usage import UsageError
+from airflow_txlog.cli.usage import UsageError, hook_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, plural
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.staged_changes import DISCARD, REFUSED, StagedChange, fate_of, staged_in
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
-from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.upkeep import upkeep_here
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def upkeep(table: Table, args: Namespace) -> printing.Answer:
         printing.confirm(f"Compact, checkpoint and vacuum what is due at {table.uri}?", args.yes)
     vacuum = None if args.vacuum == "none" else args.vacuum
     report = upkeep_here(
-        TxlogHook(args.conn_id or None),
+        hook_of(args),
         [table.uri],
         {"purge_above": args.purge_above, "vacuum": vacuum, "dry_run": args.dry_run},
         printing.say,

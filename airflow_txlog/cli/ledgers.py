@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
 from airflow_txlog.cli.printing import ShownColumn
-from airflow_txlog.cli.usage import UsageError
+from airflow_txlog.cli.usage import UsageError, hook_of
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
 from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.followed_table import guard_of
-from airflow_txlog.hooks.txlog import TxlogHook
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -55,7 +54,7 @@ def show(table: Table, args: Namespace) -> printing.Answer:
 
 def check(table: Table, args: Namespace) -> printing.Answer:
     """`{"table", "version", "files": [{"path", "rows", "columns", "requests"}]}`: those with an erased subject."""
-    guard = guard_of(TxlogHook(args.conn_id or None), table)
+    guard = guard_of(hook_of(args), table)
     if guard is None:
         raise UsageError("ledger check needs --conn-id: the ID of a connection that names a ledger (erasure_ledger).")
     snapshot = table.snapshot()

@@ -16,10 +16,16 @@ class UsageError(Exception):
     """The arguments of a command contradict each other or cannot be read."""
 
 
+def hook_of(args: Namespace) -> TxlogHook:
+    """Return the hook of the connections that a command names."""
+    return TxlogHook(args.conn_id or None, catalog_conn_id=getattr(args, "catalog_conn_id", None) or None)
+
+
 def uri_of(hook: TxlogHook, table: str, args: Namespace) -> str:
     """Return the URI of a table as a command names it."""
     # A shell has a current directory that its user chose; a worker has one that no author knows.
-    return hook.table_uri(table if args.conn_id or is_absolute(table) else os.path.abspath(table))
+    is_whole = args.conn_id or is_absolute(table) or hook.is_name(table)
+    return hook.table_uri(table if is_whole else os.path.abspath(table))
 
 
 def moment_of(args: Namespace) -> int | str | None:

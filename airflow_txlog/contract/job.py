@@ -267,7 +267,7 @@ class JobResult:
     - `metrics`: the integer metrics of the commit. `files`: counts named `considered`, `pruned`, `rewritten`, `added`,
       `removed`, and `deletion_vectors` (files that got one). `steps`: `[{"name", "seconds"}]` in order. `attempts`: how
       often the work was planned.
-    - `error`: `TxlogError.to_dict()`, only for "failed".
+    - `error`: `TxlogError.to_dict()`, only for "failed". `table_name`: in the catalog, if the task has named it.
     """
 
     status: Annotated[str, Meta(description=f"one of {sorted(STATUSES)}", extra={"holds": STATUSES.__contains__})]
@@ -283,6 +283,7 @@ class JobResult:
     ] = field(default_factory=list)
     attempts: int = 1
     details: Annotated[Details, Meta(description="details of a result")] = Details()
+    table_name: Text | None = None
     error: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

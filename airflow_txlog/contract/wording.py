@@ -96,7 +96,8 @@ def summary_lines(result: JobResult, seconds: float) -> list[str]:
         "nothing was done again" if result.status == "already_done" else "",
         f"{seconds:.1f} s",
     ]
-    lines = [f"{result.operation} {result.table_uri}: {'; '.join(filter(None, parts))}"]
+    place = result.table_uri if result.table_name is None else f"{result.table_name} ({result.table_uri})"
+    lines = [f"{result.operation} {place}: {'; '.join(filter(None, parts))}"]
     if result.steps:
         lines.append("steps: " + ", ".join(f"{name} {taken:.1f} s" for name, taken in _steps(result, seconds)))
     if result.details.arguments_changed:
@@ -159,6 +160,8 @@ def xcom_of(result: JobResult, seconds: float) -> dict[str, Any]:
         "files": result.files,
         "seconds": round(seconds, 3),
     }
+    if result.table_name is not None:
+        xcom["table"] = result.table_name
     expectations = expectation_counts(result.metrics)
     if expectations:
         xcom["expectations"] = expectations
@@ -245,7 +248,7 @@ def event_extra(result: JobResult) -> dict[str, Any]:
         "status": result.status,
         "rows": rows_changed(result),
         "metrics": result.metrics,
-    }
+    } | ({} if result.table_name is None else {"table": result.table_name})
 
 
 def commit_text(version: int, operation: str | None, tags: Mapping[str, Any], engine: str | None) -> str:

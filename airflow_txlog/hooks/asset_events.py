@@ -40,10 +40,10 @@ def fill_asset_events(
         return
     # The event of a staged change is that of its publication.
     without_change = without_change and all(result.status != "staged" for result in results)
-    assets = {asset_uri(result.table_uri) for result in results}
+    assets = {uri for result in results for uri in _assets_of(task, result)}
     filled: list[Any] = list(task.outlets) if without_change else []
     for result in results:
-        others = assets - {asset_uri(result.table_uri)}
+        others = assets - _assets_of(task, result)
         outlets = [outlet for outlet in task.outlets if getattr(outlet, "uri", None) not in others]
         if outlets and _fill(task, context, result, outlets, without_change=without_change, by_partition=by_partition):
             filled += outlets
@@ -86,6 +86,19 @@ def _fill(
 def asset_uri(table_uri: str) -> str:
     """Return the URI of the asset of a table: the table's own, with `file://` before an absolute path."""
     return f"file://{table_uri}" if table_uri.startswith("/") else table_uri
+
+
+def named_asset_uri(catalog_conn_id: str, name: str) -> str:
+    """Return the URI of the asset of a table by its name in a catalog: `txlog://glue/sales.orders`."""
+    return f"txlog://{catalog_conn_id}/{name}"
+
+
+def _assets_of(task: Any, result: JobResult) -> set[str]:
+    """Return the URIs of a table's asset: by its place, and by its name if the task has named it."""
+    found = {asset_uri(result.table_uri)}
+    if result.table_name is not None and task.hook.catalog_conn_id is not None:
+        found.add(named_asset_uri(task.hook.catalog_conn_id, result.table_name))
+    return found
 
 
 def partition_key(values: Mapping[str, str | None]) -> str:

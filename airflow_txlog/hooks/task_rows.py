@@ -20,6 +20,7 @@ from airflow_txlog.contract.parameters import encode_parameter, encode_parameter
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.identity import HookCall, annotations_of, application_transaction, keep_success
+from airflow_txlog.hooks.named_tables import named, with_places
 from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.runners import Runner, run_unless_done
 
@@ -52,6 +53,7 @@ class RowWritingHook(BaseHook):
         txlog_conn_id: str | None
 
         def table_uri(self, table: str) -> str: ...
+        def keep_in_catalog(self, result: JobResult) -> str | None: ...
         def followed(self, table: str) -> FollowedTable: ...
         def with_settings(self, spec: JobSpec, runner: str | Runner) -> JobSpec: ...
 
@@ -184,7 +186,9 @@ class RowWritingHook(BaseHook):
         bound = {"parameters": encode_parameters(parameters)} if parameters else {}
         given = {**arguments, "partition_predicate": partition_predicate, **bound, **others}
         spec = JobSpec(
-            operation=read_operation(operation_named(_OPERATIONS.get(method, method)), given),
+            operation=read_operation(
+                operation_named(_OPERATIONS.get(method, method)), with_places(given, self.table_uri)
+            ),
             table_uri=table_uri,
             conflict_deadline_s=conflict_deadline_s,
             annotations={} if context is None else annotations_of(context),
@@ -197,13 +201,14 @@ class RowWritingHook(BaseHook):
         started_s = time.perf_counter()
         try:
             with progress_shown(context, self.log.info) as log:
-                result = run_unless_done(runner, spec, log=log)
+                result = named(run_unless_done(runner, spec, log=log), spec)
         except TxlogError:
             if runner.reading_error is not None:
                 raise runner.reading_error from None
             raise
         for line in summary_lines(result, time.perf_counter() - started_s):
             self.log.info("%s", line)
+        self.keep_in_catalog(result)
         return result
 
     def _application(

@@ -5,7 +5,7 @@ A connection is optional. `host` is the base (a folder or URI) of relative table
 open them, see docs/credentials.md), `runner`, `spark_conn_id` (the connection of its cluster), `history_url` and
 `table_url` (the pages of a commit and of a table), `strict_writers` (see docs/writers.md), `allow_absolute_paths`, and
 `erasure_ledger` with `erasure_key_conn_id` and `erasure_on_return` (the ledger of erased subjects, see
-docs/erasure.md). It holds no secret.
+docs/erasure.md), and `catalog_conn_id` (the catalog of table names, see docs/tables-by-name.md). It holds no secret.
 Invariant: neither a connection nor a table is read before a method is called. A hook keeps the tables that it opened,
 so looking at one again is one small request.
 """
@@ -27,6 +27,7 @@ from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.identity import annotations_of
+from airflow_txlog.hooks.named_tables import NamedTablesHook, TablesByName, named, with_places
 from airflow_txlog.hooks.run_versions import at_run_versions, pinned_version
 from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.spark_connection import open_spark_connection
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _NAME_A_TABLE = 'an absolute path ("/lake/orders") or a URI ("file:///lake/orders")'
 
 
-class TxlogHook(RowWritingHook):
+class TxlogHook(NamedTablesHook, RowWritingHook):
     """Delta tables of one connection, or of none.
 
     :param txlog_conn_id: a connection of type `txlog`. With None, every table is identified by its full URI. A missing
@@ -52,6 +53,8 @@ class TxlogHook(RowWritingHook):
         process uses its own identity.
     :param spark_conn_id: the connection of the cluster, for a runner that uses a cluster (docs/operators.md), instead
         of the one in the extra of `txlog_conn_id`.
+    :param catalog_conn_id: the connection of a catalog (type aws, hive_metastore or txlog_unity), instead of the one in
+        the extra of `txlog_conn_id`. A table may then be given by its name there, such as "sales.orders".
     """
 
     conn_name_attr = "txlog_conn_id"
@@ -64,12 +67,15 @@ class TxlogHook(RowWritingHook):
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
         spark_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.txlog_conn_id = txlog_conn_id
         self._storage_conn_id = storage_conn_id
         self._spark_conn_id = spark_conn_id
+        self._catalog_conn_id = catalog_conn_id
+        self.names = TablesByName()
         self._tables: dict[str, FollowedTable] = {}
 
     @cached_property
@@ -157,6 +163,7 @@ class TxlogHook(RowWritingHook):
             spec = spec.replace(
                 ledger_uri=self.ledger_uri, ledger_keys=self.ledger_keys, leaves_out_erased=self.leaves_out_erased
             )
+        spec = self.with_name(spec)
         unrestricted = spec.unrestricted if only_tunes(settings) else (*spec.unrestricted, "spark_conf")
         return spec.replace(
             spark_conf={**settings, **spec.spark_conf},
@@ -238,15 +245,18 @@ class TxlogHook(RowWritingHook):
             storage_conn_id=self.storage_conn_id,
             allow_absolute_paths=self._is_on("allow_absolute_paths"),
             single_writer=self._is_on("single_writer"),
+            catalog_tables=self.catalog_tables,
         )
 
     def _is_on(self, name: str) -> bool:
         return str(self._extra.get(name, "")).lower() == "true"
 
     def table_uri(self, table: str) -> str:
-        """Return the full URI of a table: unchanged if it is absolute or a URI, else under the connection's base.
+        """Return the full URI of a table: unchanged if it is absolute or a URI, else that of its name in the catalog,
+        or under the connection's base.
 
-        Raises InvalidJobSpec for any other: a relative path, or one below `~`, is another place in each process.
+        Raises InvalidJobSpec for any other: a relative path, or one below `~`, is another place in each process; and
+        the errors of `entry`.
         """
         if not isinstance(table, str):
             raise InvalidJobSpec(
@@ -255,6 +265,8 @@ class TxlogHook(RowWritingHook):
             )
         if is_absolute(table):
             return table
+        if self.is_name(table):
+            return self.place_of(table)
         base = self.base_uri
         if base is None or table.startswith("~") or not is_absolute(base):
             raise InvalidJobSpec(self._no_place(table, base), argument="table_uri")
@@ -362,7 +374,7 @@ class TxlogHook(RowWritingHook):
             # Any other dry run does no work that a later call would find done.
             application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
-            operation=read_operation(operation_named(operation), arguments),
+            operation=read_operation(operation_named(operation), with_places(arguments, self.table_uri)),
             table_uri=self.table_uri(table),
             application=application,
             spark_conf=dict(spark_conf or {}),
@@ -377,7 +389,9 @@ class TxlogHook(RowWritingHook):
         spec = at_run_versions(self.with_settings(spec, runner), self, context)
         chosen = self.make_runner(runner) if isinstance(runner, str) else runner
         with progress_shown(context, self.log.info) as log:
-            return run_unless_done(chosen, spec, log=log)
+            result = named(run_unless_done(chosen, spec, log=log), spec)
+        self.keep_in_catalog(result)
+        return result
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether a task could use the connection: check its settings, its cluster, and read access to its base.

@@ -27,6 +27,7 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
     sql_job,
     storage_dataset,
+    symlinks_dataset,
 )
 
 from airflow_txlog.contract.job import JobResult, Lineage
@@ -57,19 +58,22 @@ def lineage_of(
     table_uri: str | None,
     result: JobResult | None,
     failed: Mapping[str, Mapping[str, int]] | None = None,
+    symlinks: Mapping[str, tuple[str, str]] | None = None,
 ) -> OperatorLineage[Any, Any]:
     """Return the lineage of one try of a task. None: not known, or no result yet.
 
-    `failed`: the counts of the expectations that have failed the try.
+    `failed`: the counts of the expectations that have failed the try. `symlinks`: the catalog's names, by the
+    places of tables.
     """
     operation = None if operation is None else operation.acting
     lineage = (None if result is None else result.details.lineage) or Lineage()
     read = {} if operation is None else datasets_read(operation, lineage.versions)
     sizes, rows = sizes_read(operation, lineage.sizes), _rows_read(operation, result, len(read))
+    known = {dataset_name(uri): DatasetName(*name) for uri, name in (symlinks or {}).items()}
     outputs = []
     if table_uri is not None:
         name = dataset_name(table_uri)
-        facets, output_facets = _known(name), {}
+        facets, output_facets = _known(name) | _symlink(name, known), {}
         if operation is not None and result is not None:
             facets |= _of_table(operation, table_uri, result, lineage)
             output_facets = _statistics(result)
@@ -78,7 +82,9 @@ def lineage_of(
         name = dataset_name(operation.appends_to)
         outputs.append(OutputDataset(*name, facets=_known(name)))
     inputs = [
-        InputDataset(*name, facets=_version(version), inputFacets=_size_read(sizes.get(name, {}), rows))
+        InputDataset(
+            *name, facets=_version(version) | _symlink(name, known), inputFacets=_size_read(sizes.get(name, {}), rows)
+        )
         for name, version in read.items()
     ]
     judged = failed or (expectation_counts(result.metrics) if result is not None else {})
@@ -91,6 +97,14 @@ def lineage_of(
         run_facets={} if result is None else {"txlog": _run_facet(result)},
         job_facets={} if operation is None or table_uri is None else _sql(operation, dataset_name(table_uri)),
     )
+
+
+def _symlink(name: DatasetName, symlinks: Mapping[DatasetName, DatasetName]) -> dict[str, DatasetFacet]:
+    if name not in symlinks:
+        return {}
+    namespace, table = symlinks[name]
+    identifier = symlinks_dataset.Identifier(namespace=namespace, name=table, type="TABLE")
+    return {"symlinks": symlinks_dataset.SymlinksDatasetFacet(identifiers=[identifier])}
 
 
 def _known(name: DatasetName) -> dict[str, DatasetFacet]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
-from airflow_txlog.contract.operations import Operation, read_operation
+from airflow_txlog.contract.operations import Operation
 from airflow_txlog.contract.operations.reading import kinds_of
 from airflow_txlog.contract.restrictions import unrestricted_names
 from airflow_txlog.contract.wording import summary_lines, xcom_of
@@ -26,6 +26,7 @@ from airflow_txlog.hooks.identity import (
     job_identity,
     keep_success,
 )
+from airflow_txlog.hooks.named_tables import may_be_name, named
 from airflow_txlog.hooks.run_versions import at_run_versions
 from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.txlog import TxlogHook
@@ -37,11 +38,10 @@ from airflow_txlog.operators.arguments.given import (
     column_list,
     has_template,
     parameter_map,
-    path_text,
     text_map,
 )
-from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.arguments.texts import check_texts, check_time_zone
+from airflow_txlog.operators.named_table import NamedTableOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy, raise_for_airflow
 from airflow_txlog.runners import (
@@ -65,10 +65,15 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
 
-class TxlogOperator(RenderedOperator):
+class TxlogOperator(NamedTableOperator):
     """Base of the operators: one job on one table.
 
-    :param table_uri: the table: an absolute path, a URI, or a name under the base folder of the connection. (templated)
+    :param table_uri: the table: an absolute path, a URI, or a name under the base folder of the connection. With
+        `table`, the place of a table that the operator creates. (templated)
+    :param table: the table's name in a catalog, such as "sales.orders", instead of `table_uri`
+        (docs/tables-by-name.md). (templated)
+    :param catalog_conn_id: the connection of the catalog: of type `aws` (Glue), `hive_metastore` or `txlog_unity`. With
+        None, the connection in the extra of `txlog_conn_id` is used. Sources may then name tables, too.
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: a connection of type `aws`, `google_cloud_platform`, `wasb` or `adls` whose credentials open
         the table's store. With None, the connection in the extra of `txlog_conn_id` is used, or each process uses its
@@ -102,13 +107,15 @@ class TxlogOperator(RenderedOperator):
 
     operation: ClassVar[type[Operation]]
     publish = True
-    template_fields: Sequence[str] = ("table_uri", "spark_conf")
+    template_fields: Sequence[str] = ("table_uri", "table", "spark_conf")
     ui_color = "#e4f2f7"
 
     def __init__(
         self,
         *,
-        table_uri: str,
+        table_uri: str | None = None,
+        table: str | None = None,
+        catalog_conn_id: str | None = None,
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
         spark_conn_id: str | None = None,
@@ -123,10 +130,11 @@ class TxlogOperator(RenderedOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.table_uri = path_text(table_uri)
+        self.catalog_conn_id = catalog_conn_id
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
         self.spark_conn_id = spark_conn_id
+        self.set_table(table, table_uri)
         self.runner = runner
         self.spark_conf = spark_conf
         self.unrestricted = unrestricted_names(unrestricted)
@@ -151,11 +159,6 @@ class TxlogOperator(RenderedOperator):
         """The links to the pages of the commit and of the table, if such pages are configured."""
         return links_of(self)
 
-    @property
-    def hook(self) -> TxlogHook:
-        """The hook of this operator's connection."""
-        return TxlogHook(self.txlog_conn_id, self.storage_conn_id, self.spark_conn_id)
-
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields of the operation's record, each from the rendered argument of its name."""
         return {
@@ -179,8 +182,9 @@ class TxlogOperator(RenderedOperator):
                 check_cluster_named(self.runner)
         check_time_zone(self.time_zone)
         # With a connection, a name is joined to its base, which is known only when the task runs.
-        is_known = self.table_uri is None or (self.txlog_conn_id is None and not has_template(self.table_uri))
-        uri = self.table_uri if is_known else "/"
+        is_known = self.table is None and self.txlog_conn_id is None and not has_template(self.table_uri)
+        is_name = self.catalog_conn_id is not None and may_be_name(self.table_uri)
+        uri = str(self.table_uri) if is_known and not is_name else "/"
         try:
             self._spec(uri)
         except InvalidJobSpec as error:
@@ -207,7 +211,7 @@ class TxlogOperator(RenderedOperator):
         return self._execute(context, lambda runner, spec, *, log: runner.resume(spec, log=log))
 
     def _execute(self, context: Context, run: Callable[..., JobResult]) -> dict[str, Any]:
-        self.has_begun = True
+        self.begin_try()
         try:
             spec = self._spec_of_work = self.job_spec(context)
             self._running = self._make_runner()
@@ -224,7 +228,7 @@ class TxlogOperator(RenderedOperator):
             raise_for_airflow(error)
         finally:
             self._running = None
-        self.last_result = result
+        self.last_result = result = named(result, spec)
         seconds = time.perf_counter() - started_s
         for line in summary_lines(result, seconds):
             self.log.info("%s", line)
@@ -237,8 +241,11 @@ class TxlogOperator(RenderedOperator):
         )
         report_result(context, result, seconds)
         xcom = xcom_of(result, seconds)
+        if (kept := self.hook.keep_in_catalog(result)) is not None:
+            xcom["catalog"] = kept
         if result.details.staged is not None:
-            xcom["staged"] = {**result.details.staged, "task_id": self.task_id, "sensitive": self.sensitive}
+            by = {"task_id": self.task_id, "sensitive": self.sensitive, "table": result.table_name}
+            xcom["staged"] = {**result.details.staged, **by}
         return xcom
 
     def _durable(self, runner: DurableRunner, spec: JobSpec, context: Mapping[str, Any]) -> JobSpec:
@@ -286,13 +293,13 @@ class TxlogOperator(RenderedOperator):
         Without a task instance (`execute({})` in an author's test) the work has no identity except an author's key.
         """
         if "ti" not in context:
-            self._check_rendered()
+            self.check_rendered()
         hook = self.hook
-        table_uri = hook.table_uri(self.table_uri)
+        table_uri = self.place(hook)
         # Validate first without the transaction: a wrong argument must not use up a number, nor wait for the table.
-        spec = hook.with_settings(self._spec(table_uri), hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context, is_sensitive=self.sensitive)
-        )
+        spec = hook.with_settings(self._spec(table_uri, hook), hook.runner_or(self.runner))
+        of_task = annotations_of(context, is_sensitive=self.sensitive)
+        spec = spec.replace(annotations={**spec.annotations, **of_task})
         spec = at_run_versions(spec, hook, context)
         application = self.application(context, table_uri)
         if application is not None:
@@ -300,19 +307,8 @@ class TxlogOperator(RenderedOperator):
         key = None if application is None else saved_work_key(application)
         return spec.replace(application=application, saved_work_key=key)
 
-    def _check_rendered(self) -> None:
-        """Raise InvalidJobSpec for a template that is not rendered: `execute` was called without Airflow."""
-        name = next((name for name in self.template_fields if has_template(getattr(self, name))), None)
-        if name is not None:
-            raise InvalidJobSpec(
-                f"{name} holds a template that is not rendered: execute() was called without a task instance, and only "
-                "Airflow renders before it. Call render_template_fields(context) first, or run the DAG by dag.test(). "
-                "Nothing was read.",
-                argument=name,
-            )
-
-    def _spec(self, table_uri: str) -> JobSpec:
-        operation = read_operation(self.operation, self.job_arguments())
+    def _spec(self, table_uri: str, hook: TxlogHook | None = None) -> JobSpec:
+        operation = self.record_of(self.operation, self.job_arguments(), hook)
         check_texts(operation)
         return JobSpec(
             operation=operation,
@@ -342,17 +338,17 @@ class TxlogOperator(RenderedOperator):
 
         spec = self._spec_of_work
         if spec is not None:
-            return lineage_of(spec.operation, spec.table_uri, result, self._failed_expectations)
+            return lineage_of(spec.operation, spec.table_uri, result, self._failed_expectations, self._names.symlinks)
         operation = None
         with contextlib.suppress(TxlogError):
-            operation = read_operation(self.operation, self.job_arguments())
+            operation = self.record_of(self.operation, self.job_arguments(), None)
         is_whole = isinstance(self.table_uri, str) and is_absolute(self.table_uri)
         return lineage_of(operation, self.table_uri if is_whole else None, result)
 
     def on_kill(self) -> None:
         """Stop the job. Its commit stays; a vacuum removes staged files."""
         if (running := self._running) is not None:
-            self.log.info("stopping the %s job on %s", self.operation.name, self.table_uri)
+            self.log.info("stopping the %s job on %s", self.operation.name, self.table or self.table_uri)
             running.kill()
 
     def _make_runner(self) -> Runner:

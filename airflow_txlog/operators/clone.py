@@ -31,6 +31,7 @@ class DeltaCloneOperator(ExactlyOnceOperator):
     """
 
     operation: ClassVar[type[Operation]] = Clone
+    may_create = True
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "source", "timestamp")
 
     def __init__(

@@ -28,6 +28,7 @@ class DeltaConvertOperator(ExactlyOnceOperator):
     """
 
     operation: ClassVar[type[Operation]] = Convert
+    may_create = True
     template_fields: Sequence[str] = (*ExactlyOnceOperator.template_fields, "partition_schema")
 
     def __init__(

@@ -10,6 +10,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Operation
 from airflow_txlog.errors import InvalidJobSpec, JobError
 from airflow_txlog.hooks.identity import annotations_of, job_identity
+from airflow_txlog.hooks.named_tables import named
 from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.work_key import saved_work_key
 from airflow_txlog.operators.arguments.given import text_map
@@ -50,9 +51,9 @@ class ManyJobsOperator(TxlogOperator):
             time_zone=self.time_zone,
             conflict_deadline_s=self.conflict_deadline_s,
         )
-        return self.hook.with_settings(spec, self.hook.runner_or(self.runner)).replace(
-            annotations=annotations_of(context, is_sensitive=self.sensitive)
-        )
+        spec = self.hook.with_settings(spec, self.hook.runner_or(self.runner))
+        of_task = annotations_of(context, is_sensitive=self.sensitive)
+        return spec.replace(annotations={**spec.annotations, **of_task})
 
     def run_job(self, context: Mapping[str, Any], spec: JobSpec, work: str | None = None) -> JobResult:
         """Run a job to its end. `work` distinguishes it from the other jobs of the task: a retry finds it by that.
@@ -69,7 +70,7 @@ class ManyJobsOperator(TxlogOperator):
                 identity = dataclasses.replace(identity, app_id=f"{identity.app_id}/{work}")
                 spec = spec.replace(saved_work_key=saved_work_key(identity))
             with progress_shown(context, self.log.info) as log:
-                result = run_unless_done(runner, spec, log=log)
+                result = named(run_unless_done(runner, spec, log=log), spec)
         finally:
             self._running = None
         self._done.append((spec, result))

@@ -75,7 +75,7 @@ class StagedChangesOperator(ManyJobsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run a job for each change; return `{"changes": [...]}`, for each change what its own task would return."""
-        self.has_begun = True
+        self.begin_try()
         results: list[JobResult] = []
         changes: list[dict[str, Any]] = []
         try:
@@ -87,7 +87,8 @@ class StagedChangesOperator(ManyJobsOperator):
                     self.log.info("%s", line)
                 report_result(context, result, result.seconds)
                 results.append(result)
-                changes.append(xcom_of(result, result.seconds))
+                kept = self.hook.keep_in_catalog(result)
+                changes.append(xcom_of(result, result.seconds) | ({} if kept is None else {"catalog": kept}))
         except TxlogError as error:
             raise_for_airflow(error)
         # After the last: a DAG that an event starts finds all of them.
@@ -103,7 +104,12 @@ class StagedChangesOperator(ManyJobsOperator):
     def _spec_of(self, context: Mapping[str, Any], handle: Mapping[str, Any]) -> JobSpec:
         operation = read_operation(self.operation, self.arguments_for(handle))
         check_texts(operation)
-        return self.spec_for(context, operation, self.hook.table_uri(handle["table_uri"]))
+        hook, name = self.hook, handle.get("table")
+        place = hook.table_uri(handle["table_uri"])
+        if name is not None and hook.catalog_conn_id is not None:
+            # A table that the catalog has lost since is registered again.
+            place = hook.place_of(name, place, may_create=True)
+        return self.spec_for(context, operation, place)
 
 
 def _work_of(handle: Mapping[str, Any]) -> ApplicationTransaction:
@@ -297,7 +303,7 @@ def write_audit_publish(
         )
     if audits_again:
         publish = {"audited_by": _audits_by_write(writes, checks), **publish}
-    names = ("txlog_conn_id", "storage_conn_id", "spark_conn_id", "runner")
+    names = ("txlog_conn_id", "storage_conn_id", "spark_conn_id", "catalog_conn_id", "runner")
     connections = {name: getattr(writes[0], name) for name in names}
     staged = [task.output for task in writes]
     with TaskGroup(group_id) as group:

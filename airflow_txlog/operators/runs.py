@@ -30,6 +30,7 @@ class PinVersionsOperator(RenderedOperator):
         (templated)
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: the connection whose credentials open the tables' stores, as in the other operators.
+    :param catalog_conn_id: the connection of a catalog, in which `tables` may have names, as in the other operators.
 
     The task fixes the latest version of each table with one listing of its log. It reads no row and starts no process.
     Read the fixed versions with `table(uri, as_of="run")` as a source of any operator, or with
@@ -48,19 +49,21 @@ class PinVersionsOperator(RenderedOperator):
         tables: str | Sequence[str],
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.tables = tables
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
+        self.catalog_conn_id = catalog_conn_id
         # A name that is no table is not worth another try.
         if HAS_RETRY_POLICY and self.retry_policy is None:
             self.retry_policy = TxlogRetryPolicy(otherwise="default")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the versions, for the tasks downstream."""
-        hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
+        hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id, catalog_conn_id=self.catalog_conn_id)
         try:
             pinned = pin(hook, find_tables(hook, named_places(self.tables)))
         except TxlogError as error:
@@ -118,7 +121,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check all tables, and then run a job for each table that the run has changed."""
-        self.has_begun = True
+        self.begin_try()
         try:
             described = read_operation(Rollback, self.job_arguments())
             run = RunToUndo(dag_id=described.of_dag_id, run_id=described.run_id)

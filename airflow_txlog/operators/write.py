@@ -40,6 +40,7 @@ class DeltaWriteOperator(SourceOperator):
     """
 
     operation: ClassVar[type[Operation]] = Write
+    may_create = True
     template_fields: Sequence[str] = (*SourceOperator.template_fields, "source", "replace_where", "replace_using")
 
     def __init__(

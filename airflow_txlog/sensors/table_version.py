@@ -44,6 +44,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     `data_changes_only` is False. A VACUUM or an OPTIMIZE therefore does not satisfy the sensor.
 
     :param table_uri: the table: a path, a URI, or a name under the connection's base. (templated)
+    :param table: the table's name in a catalog, such as "sales.orders", instead of `table_uri`. (templated)
     :param version: this version or a later one. Without other arguments, any commit counts. (templated)
     :param newer_than: a version later than this one: a number, or the result of an operator or a sensor of this package
         (`newer_than=load.output`). None in a template, or from a task, means that no version has been seen yet, so any
@@ -64,6 +65,8 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     :param deferrable: wait in the triggerer, without a worker slot. Default: `[operators] default_deferrable`.
     :param txlog_conn_id: a connection of type `txlog`, or None: no connection is needed.
     :param storage_conn_id: the connection whose credentials open the table's store, as in the operators.
+    :param catalog_conn_id: the connection of the catalog of `table`, as in the operators. A sensor in the triggerer
+        resolves the name there, too.
 
     Returns `{"table_uri", "version", "commit_mark", "from_version", "matched_version", "operation", "timestamp_ms",
     "recreated"}`: the latest version, and a mark that distinguishes it from the same version of another table; the
@@ -74,7 +77,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("table_uri", "version", "newer_than", "since", "operation", "committed_by_dag", "committed_by_task"),
+        *("table_uri", "table", "version", "newer_than", "since", "operation", "committed_by_dag", "committed_by_task"),
         "partition",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"newer_than": "json", "partition": "json"}
@@ -85,7 +88,8 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     def __init__(
         self,
         *,
-        table_uri: str,
+        table_uri: str | None = None,
+        table: str | None = None,
         version: int | str | None = None,
         newer_than: int | str | Mapping[str, Any] | None = None,
         since: dt.datetime | str | None = None,
@@ -98,10 +102,18 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if (table is None) == (table_uri is None):
+            found = "None" if table is None else "both"
+            raise InvalidInput(f"Give table_uri, a place, or table, a name in a catalog; found {found}.")
+        if table is not None and catalog_conn_id is None and txlog_conn_id is None:
+            raise InvalidInput("table is a name in a catalog: name the catalog's connection in catalog_conn_id.")
         self.table_uri = path_text(table_uri)
+        self.table = table
+        self.catalog_conn_id = catalog_conn_id
         self.version = version
         self.newer_than = newer_than
         self.since = since
@@ -119,7 +131,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         # Invalid values without a template are refused when the DAG is parsed.
         given = {name: getattr(self, name) for name in _CONDITION}
         named = self.table_uri if isinstance(self.table_uri, str) else None
-        is_known = named is None or txlog_conn_id is None
+        is_known = table is None and catalog_conn_id is None and (named is None or txlog_conn_id is None)
         if is_known and not has_template(self.table_uri) and not (named and is_absolute(named)):
             raise InvalidInput(
                 f"table_uri must be an absolute path or a URI, or with a txlog_conn_id a name under its base; found "
@@ -137,8 +149,13 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     def hook(self) -> TxlogHook:
         """The hook of this sensor's connection. It keeps the table's log from one poke to the next."""
         if self._hook is None:
-            self._hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id)
+            self._hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id, catalog_conn_id=self.catalog_conn_id)
         return self._hook
+
+    @property
+    def place(self) -> str:
+        """The text that the hook turns into a URI: the name, or the place."""
+        return str(self.table_uri if self.table is None else self.table)
 
     def condition(self) -> dict[str, Any]:
         """Return the condition of the rendered fields as JSON. Raises InvalidInput."""
@@ -161,21 +178,21 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         """
         up_to = None
         if self.as_of is not None:
-            up_to = pinned_version(self.hook, self.hook.table_uri(self.table_uri), context)
-        (found,) = self.hook.followed(self.table_uri).ask([(self.condition(), self._checked)], up_to)
+            up_to = pinned_version(self.hook, self.hook.table_uri(self.place), context)
+        (found,) = self.hook.followed(self.place).ask([(self.condition(), self._checked)], up_to)
         if isinstance(found, Exception):
             raise found
         self._checked = found.checked
         latest = found.checked["version"]
         if latest < 0:
-            self.log.info("table %s does not exist yet", self.table_uri)
+            self.log.info("table %s does not exist yet", self.place)
         else:
             self.log.info(
-                "table %s is at version %s: %s", self.table_uri, latest, "reached" if found.reached else "waiting"
+                "table %s is at version %s: %s", self.place, latest, "reached" if found.reached else "waiting"
             )
         if up_to is not None and not found.reached:
             raise AirflowFailException(
-                f"{self.table_uri} does not satisfy the sensor up to version {up_to}, which the run has pinned. It "
+                f"{self.place} does not satisfy the sensor up to version {up_to}, which the run has pinned. It "
                 "is not looked at again."
             )
         return PokeReturnValue(is_done=found.reached, xcom_value=found.report if found.reached else None)
@@ -190,7 +207,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             if not self.silent_fail:
                 self._skip_after(error)
                 raise
-            self.log.error("a look at %s failed (%s); the triggerer looks again", self.table_uri, error)
+            self.log.error("a look at %s failed (%s); the triggerer looks again", self.place, error)
             self._wait_in_the_triggerer()
         return found.xcom_value if found.is_done else self._wait_in_the_triggerer()
 
@@ -203,12 +220,13 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         from airflow_txlog.triggers.table_version import TableVersionTrigger
 
         trigger = TableVersionTrigger(
-            self.table_uri,
+            self.place,
             **self.condition(),
             checked=self._checked,
             poke_interval=self.poke_interval,
             txlog_conn_id=self.txlog_conn_id,
             storage_conn_id=self.storage_conn_id,
+            catalog_conn_id=self.catalog_conn_id,
             once=True,
         )
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
@@ -219,7 +237,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             error = from_dict(event["error"])
             self._skip_after(error)
             raise error
-        self.log.info("table %s is at version %s: reached", self.table_uri, event["version"])
+        self.log.info("table %s is at version %s: reached", self.place, event["version"])
         return event
 
 

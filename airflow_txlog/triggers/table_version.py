@@ -74,7 +74,8 @@ class TableVersionTrigger(BaseEventTrigger):
     events, across restarts of the triggerer (Airflow 3.3; in earlier versions, watching starts again with each
     restart).
 
-    :param table_uri: the table: a path, a URI, or a name under the connection's base.
+    :param table_uri: the table: a path, a URI, a name under the connection's base, or with `catalog_conn_id` its name
+        in the catalog, such as "sales.orders".
     :param newer_than: start watching after this version; -1 is before the first version. Default: the table's latest
         version.
     :param operation: only versions by this operation, or by one of these.
@@ -85,6 +86,7 @@ class TableVersionTrigger(BaseEventTrigger):
     :param poke_interval: the seconds between two polls. Triggers of one table share the polls of the shortest interval.
     :param txlog_conn_id: a connection of type `txlog`, or None.
     :param storage_conn_id: the connection whose credentials open the table's store.
+    :param catalog_conn_id: the connection of a catalog. The trigger asks it once, and again after an error.
     :param version: with `once` only: this version or a later one.
     :param since: with `once` only: a version committed at or after this time.
     :param once: fire one event and end, as `TableVersionSensor` needs it.
@@ -109,6 +111,7 @@ class TableVersionTrigger(BaseEventTrigger):
         poke_interval: float = 60.0,
         txlog_conn_id: str | None = None,
         storage_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
         once: bool = False,
         checked: Mapping[str, Any] | None = None,
     ) -> None:
@@ -117,6 +120,7 @@ class TableVersionTrigger(BaseEventTrigger):
         self.poke_interval = poke_interval
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
+        self.catalog_conn_id = catalog_conn_id
         self.once = once
         self.checked = None if checked is None else dict(checked)
         if not once and (version is not None or since is not None or checked is not None):
@@ -141,6 +145,7 @@ class TableVersionTrigger(BaseEventTrigger):
         given = {
             "txlog_conn_id": self.txlog_conn_id,
             "storage_conn_id": self.storage_conn_id,
+            "catalog_conn_id": self.catalog_conn_id,
             "once": self.once or None,
             "checked": self.checked,
         }
@@ -260,7 +265,7 @@ def _event(payload: dict[str, Any]) -> TriggerEvent:
 
 
 def _key(kwargs: Mapping[str, Any]) -> Hashable:
-    return ("txlog", kwargs["table_uri"], kwargs.get("txlog_conn_id"), kwargs.get("storage_conn_id"))
+    return ("txlog", kwargs["table_uri"], *(kwargs.get(f"{name}_conn_id") for name in ("txlog", "storage", "catalog")))
 
 
 async def _looks(
@@ -301,7 +306,8 @@ class _Looker:
 
         try:
             if self._hook is None:
-                self._hook = TxlogHook(self._kwargs.get("txlog_conn_id"), self._kwargs.get("storage_conn_id"))
+                names = ("txlog_conn_id", "storage_conn_id", "catalog_conn_id")
+                self._hook = TxlogHook(**{name: self._kwargs.get(name) for name in names})
             return self._hook.followed(self._kwargs["table_uri"]).ask(questions)
         except Exception as error:
             # Read the connection again next time: it may have been corrected.

@@ -56,7 +56,7 @@ def test_every_module_of_operators_is_listed() -> None:
 
     listed = set(dotted_paths(get_provider_info()))
     root = Path(airflow_txlog.__file__).parent
-    bases = ("base", "checked", "many_jobs", "rendering", "reporting")
+    bases = ("base", "checked", "many_jobs", "named_table", "rendering", "reporting")
     with_class = [
         path
         for folder in ("operators", "sensors", "hooks")

@@ -42,10 +42,10 @@ class Backend(Protocol):
 class GlueBackend:
     """moto, through a botocore client that is not the one under test."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, root: str = "s3://lake") -> None:
         from botocore.session import get_session
 
-        self.root = "s3://lake"
+        self.root = root
         self.catalog: GlueCatalog = glue.catalog(endpoint)
         self._client = get_session().create_client(
             "glue",

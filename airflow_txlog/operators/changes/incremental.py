@@ -63,6 +63,7 @@ class DeltaIncrementalOperator(SourceOperator):
     """
 
     operation: ClassVar[type[Operation]] = Incremental
+    may_create = True
     template_fields: Sequence[str] = (
         *SourceOperator.template_fields,
         "source",

@@ -11,7 +11,7 @@ from airflow.exceptions import AirflowRescheduleException
 
 from airflow_txlog.contract.erasure.check_report import VERIFIED
 from airflow_txlog.contract.erasure.report import ErasureReport, Findings, Times
-from airflow_txlog.contract.operations import Erase, Operation, read_operation
+from airflow_txlog.contract.operations import Erase, Operation
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_text, path_text
@@ -97,7 +97,7 @@ class DeltaEraseOperator(ErasureOperator):
 
         Raises AirflowRescheduleException to wait.
         """
-        self.has_begun = True
+        self.begin_try()
         try:
             self.check_ready()
             done = self._erased(context)
@@ -127,7 +127,8 @@ class DeltaEraseOperator(ErasureOperator):
                     "%s is left alone: its shallow clone %s is under legal hold, and needs its files", uri, clone
                 )
                 continue
-            spec = self.spec_for(context, read_operation(Erase, self._erasure(column, report_uri)), uri)
+            record = self.record_of(Erase, self._erasure(column, report_uri), self.hook)
+            spec = self.spec_for(context, record, uri)
             try:
                 result = self.run_job(context, spec, f"{uri}/erase")
             except TxlogError as error:

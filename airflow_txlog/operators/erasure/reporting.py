@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, check_request_id
-from airflow_txlog.contract.operations import VerifyErasure, read_operation
+from airflow_txlog.contract.operations import VerifyErasure
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
 from airflow_txlog.hooks.erasure_report import publish_report, signing_key
@@ -21,6 +21,7 @@ from airflow_txlog.operators.runs import named_places
 
 if TYPE_CHECKING:
     from airflow_txlog.contract.job import JobSpec
+    from airflow_txlog.hooks.txlog import TxlogHook
 
 
 class ErasureOperator(ManyJobsOperator):
@@ -128,9 +129,9 @@ class ErasureOperator(ManyJobsOperator):
     def fields_of(self, argument: str) -> Collection[str]:
         return ("tables", "subjects", "source_column") if argument == "keys" else (argument,)
 
-    def _spec(self, table_uri: str) -> JobSpec:
+    def _spec(self, table_uri: str, hook: TxlogHook | None = None) -> JobSpec:
         try:
-            return super()._spec(table_uri)
+            return super()._spec(table_uri, hook)
         except InvalidJobSpec as error:
             # The author knows the keys of the job by another name.
             message = error.message.replace("arguments.keys", "subjects")
@@ -168,7 +169,7 @@ class ErasureOperator(ManyJobsOperator):
             if reason is not None:
                 found.append(Findings(table=uri, column=column, state="out of scope", reason=reason))
                 continue
-            record = read_operation(VerifyErasure, self.verification(column, report_uri))
+            record = self.record_of(VerifyErasure, self.verification(column, report_uri), self.hook)
             try:
                 result = self.run_job(context, self.spec_for(context, record, uri), f"{uri}/verify")
             except (TableError, UnsupportedFeature) as error:

@@ -39,7 +39,7 @@ class DeltaErasureVerifyOperator(ErasureOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify each table, write the report, and return its place."""
-        self.has_begun = True
+        self.begin_try()
         try:
             self.check_ready()
             tables = self.verified(context)

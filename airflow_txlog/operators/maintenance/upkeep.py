@@ -84,7 +84,7 @@ class DeltaUpkeepOperator(ManyJobsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run a job for each table; return the report, also as the XCom of a task that fails."""
-        self.has_begun = True
+        self.begin_try()
         try:
             report = run_upkeep(
                 self.hook,

@@ -1,0 +1,241 @@
+"""Tables by their names in a catalog: a name becomes a place once per task, and the catalog learns of new tables.
+
+A text that is not absolute and has no slash is a name, if the hook has a catalog. Invariants: nothing is asked before a
+name is used; a task whose commit is done never fails because of its catalog.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_txlog.contract.job import JobResult, JobSpec
+from airflow_txlog.errors import InvalidJobSpec, TableNotInCatalog
+from airflow_txlog.locations import CatalogTable, canonical_place, is_absolute, shown
+
+if TYPE_CHECKING:
+    from airflow_txlog.catalogs.base import Catalog, Entry
+    from airflow_txlog.hooks.followed_table import FollowedTable
+
+NAME = "table"
+"""The annotation of a job, and so the tag of its commit, with the name of the table."""
+
+# The fields of records that hold sources, and those that hold another table's place.
+_SOURCES, _TABLES = ("source", "keys"), ("samples_to", "quarantine_uri")
+
+REGISTERED, UPDATED, FAILED = "registered", "updated", "failed"
+"""The outcomes of keeping a catalog up to date, as XCom has them."""
+
+
+class TablesByName:
+    """The names that one task has resolved. Its copies begin empty."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.to_register: dict[str, str] = {}
+        """Names that the catalog does not have yet, by the place of the new table."""
+        self.catalog: Catalog | None = None
+
+    @property
+    def symlinks(self) -> dict[str, tuple[str, str]]:
+        """The names of OpenLineage for the catalog's tables, by their places."""
+        return {each.uri: (each.namespace, each.dataset) for each in self.entries.values()}
+
+    def __deepcopy__(self, memo: Any) -> TablesByName:
+        return TablesByName()
+
+
+class NamedTablesHook:
+    """The part of the hook that knows names. `names` is shared by the hooks of one task."""
+
+    names: TablesByName
+    _catalog_conn_id: str | None
+
+    if TYPE_CHECKING:
+        log: Any
+
+        @property
+        def _extra(self) -> dict[str, Any]: ...
+        def table_uri(self, table: str) -> str: ...
+        def followed(self, table: str) -> FollowedTable: ...
+
+    @property
+    def catalog_conn_id(self) -> str | None:
+        """The connection of the catalog; None without one."""
+        return self._catalog_conn_id or self._extra.get("catalog_conn_id") or None
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog. Raises InvalidJobSpec without one, or for a connection that is none of a catalog."""
+        if self.names.catalog is None:
+            from airflow_txlog.hooks.catalog_connection import open_catalog
+
+            if self.catalog_conn_id is None:
+                raise InvalidJobSpec(
+                    "A table is given by its name in a catalog, and no connection of a catalog is given. Nothing was "
+                    "read. Name it in catalog_conn_id, or in the extra of the connection of type txlog.",
+                    argument="catalog_conn_id",
+                )
+            self.names.catalog = open_catalog(self.catalog_conn_id)
+        return self.names.catalog
+
+    def is_name(self, text: str) -> bool:
+        """Return whether a text is a name of the catalog, and not a path or a URI."""
+        may_be = may_be_name(text)
+        return may_be and self.catalog_conn_id is not None
+
+    def entry(self, name: str) -> Entry:
+        """Return the catalog's entry of a table, by one request for each task.
+
+        Raises TableNotInCatalog, NotADeltaTable, UnusablePlace, CatalogRefused, CatalogUnavailable; InvalidInput for a
+        text that is no name.
+        """
+        if name not in self.names.entries:
+            self.names.entries[name] = found = self.catalog.find(name)
+            self.log.info("table %s is at %s, by the catalog %s", found.name, shown(found.uri), self.catalog_conn_id)
+        return self.names.entries[name]
+
+    def place_of(self, name: str, given_uri: str | None = None, *, may_create: bool = False) -> str:
+        """Return the URI of the table of this name. If `may_create`, also of one that the catalog does not have yet.
+
+        A new table is at `given_uri`, or in the folder of its database. Raises the errors of `entry`; InvalidJobSpec if
+        the catalog has the table at another place than the given one.
+        """
+        given = None if given_uri is None else self.table_uri(given_uri)
+        try:
+            entry = self.entry(name)
+        except TableNotInCatalog:
+            if not may_create:
+                raise
+            place = self.catalog.place_for(name) if given is None else given
+            self.names.to_register[canonical_place(place)] = name
+            self.log.info("table %s is not in the catalog %s yet: %s", name, self.catalog_conn_id, shown(place))
+            return place
+        if given is not None and canonical_place(given) != canonical_place(entry.uri):
+            raise InvalidJobSpec(
+                f"table_uri is {shown(given)!r}, and the catalog {self.catalog_conn_id!r} has {entry.name} at "
+                f"{shown(entry.uri)!r}. Nothing was read. Leave table_uri out, or name another table.",
+                argument="table_uri",
+            )
+        # In the author's spelling, which is part of the identity of the work.
+        return entry.uri if given is None else given
+
+    def entry_at(self, uri: str) -> Entry | None:
+        """Return the entry of the table at a place, if this task has resolved its name."""
+        place = canonical_place(uri)
+        return next((each for each in self.names.entries.values() if canonical_place(each.uri) == place), None)
+
+    def name_at(self, uri: str) -> str | None:
+        """Return the name by which this task knows the table at a place; None if it knows none."""
+        entry = self.entry_at(uri)
+        return self.names.to_register.get(canonical_place(uri)) if entry is None else entry.name
+
+    @property
+    def catalog_tables(self) -> tuple[CatalogTable, ...]:
+        """The resolved tables whose catalog has a part in opening their stores."""
+        found = (each.catalog_table for each in self.names.entries.values())
+        return tuple(dict.fromkeys(each for each in found if each is not None))
+
+    def with_name(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with the name of its table, if the task knows one."""
+        name = self.name_at(spec.table_uri)
+        return spec if name is None else spec.replace(annotations={**spec.annotations, NAME: name})
+
+    # --- what the catalog records -----------------------------------------------------------------------------------
+
+    def keep_in_catalog(self, result: JobResult) -> str | None:
+        """Register a table that was created, or update the entry after a change of its schema or properties.
+
+                Return # The fields of records that hold sources, and those that hold another table's place.
+        _SOURCES, _TABLES = ("source", "keys"), ("samples_to", "quarantine_uri")
+
+        REGISTERED, UPDATED or FAILED; None if there was nothing to do. Never raises: the commit is done.
+        """
+        name = result.table_name
+        if name is None or result.version is None or result.status not in ("committed", "already_done"):
+            return None
+        try:
+            if canonical_place(result.table_uri) in self.names.to_register:
+                self.register(name, result.table_uri)
+                return REGISTERED
+            if self._changed_metadata(result) and self.sync(name, result.table_uri):
+                return UPDATED
+        except Exception as error:
+            self.log.warning(
+                "the commit is done, but the catalog %s does not show it: %s: %s. Run `airflow txlog catalog sync %s "
+                "--catalog-conn-id %s`",
+                self.catalog_conn_id,
+                type(error).__name__,
+                error,
+                name,
+                self.catalog_conn_id,
+            )
+            return FAILED
+        return None
+
+    def register(self, name: str, uri: str) -> None:
+        """Create the catalog's entry of the table at a place. Raises as `Catalog.register`, and the table's errors."""
+        from airflow_txlog.catalogs.describe import describe
+
+        self.catalog.register(describe(name, self.followed(uri).table.snapshot()))
+        self.log.info("table %s is registered in the catalog %s", name, self.catalog_conn_id)
+
+    def sync(self, name: str, uri: str) -> bool:
+        """Write the table's columns and properties into its entry; return False if they are there already.
+
+        Raises as `Catalog.update`, and the table's errors.
+        """
+        from airflow_txlog.catalogs.describe import describe
+
+        is_new = self.catalog.update(describe(name, self.followed(uri).table.snapshot()))
+        if is_new:
+            self.log.info("the entry of %s in the catalog %s is updated", name, self.catalog_conn_id)
+        return is_new
+
+    def _changed_metadata(self, result: JobResult) -> bool:
+        """Return whether the commit of a result changed the table's metadata, by one read of the commit."""
+        from airflow_txlog.engine.log.actions import decode_commit
+        from airflow_txlog.engine.log.names import commit_name
+
+        assert result.version is not None
+        path = commit_name(result.version)
+        try:
+            data = self.followed(result.table_uri).table.store.read(path)
+        except FileNotFoundError:
+            # Cleaned since: whether the entry is right is then compared.
+            return True
+        commit = decode_commit(result.version, data, path)
+        return commit.metadata is not None or commit.protocol is not None
+
+
+def may_be_name(text: Any) -> bool:
+    """Return whether a text has the form of a name: it is not absolute, and has a dot and no slash."""
+    return (
+        isinstance(text, str) and "." in text and "/" not in text and not text.startswith("~") and not is_absolute(text)
+    )
+
+
+def with_places(arguments: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, Any]:
+    """Return the fields of a record with `place(name)` for each name of a table: in sources, and where rows go to."""
+
+    def view(given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        changed = dict(given)
+        if may_be_name(given.get("table")):
+            changed["table"] = place(given["table"])
+        if isinstance(given.get("views"), Mapping):
+            changed["views"] = {name: view(each) for name, each in given["views"].items()}
+        if isinstance(given.get("source"), Mapping):
+            changed["source"] = view(given["source"])
+        return changed
+
+    found = {name: view(value) if name in _SOURCES else value for name, value in arguments.items()}
+    return found | {name: place(found[name]) for name in _TABLES if may_be_name(found.get(name))}
+
+
+def named(result: JobResult, spec: JobSpec) -> JobResult:
+    """Return the result with the name of the table."""
+    name = spec.annotations.get(NAME)
+    return result if name is None else dataclasses.replace(result, table_name=name)
