@@ -113,6 +113,7 @@ class UnityApi:
             return WrongTableId(
                 f"The catalog at {self.url} has another table by the name {name} than the one that was resolved: it "
                 "was dropped and created again. Nothing was written. Run the task again.",
+                retryable=True,
                 **facts,
             )
         return CatalogRefused(

@@ -108,6 +108,7 @@ class UnityCommitter:
                 name=self.table.name,
                 expected=self.table.table_id,
                 found=str(table_id),
+                retryable=True,
             )
         self._properties = properties
         commits.sort(key=lambda each: each.version)
