@@ -13,15 +13,17 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts
 from airflow_txlog.catalogs.describe import hive_type
-from airflow_txlog.catalogs.places import table_place
+from airflow_txlog.catalogs.places import ALL_STORES, OBJECT_STORES, table_place
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import (
     CatalogRefused,
     CatalogUnavailable,
     CorruptTable,
+    InvalidInput,
     NotADeltaTable,
     TableNotInCatalog,
 )
@@ -48,6 +50,9 @@ class UnityCatalog:
         token = kept(connection, UNITY)
         self.new_tables: dict[str, CatalogTable] = {}
         """The managed tables that do not exist yet, by their places."""
+        # The disk of this machine is no place that a catalog elsewhere may name.
+        is_here = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+        self._stores = ALL_STORES if is_here else OBJECT_STORES
         self._api = UnityApi(url, lambda: token.current().values["token"], connection=connection)
 
     def find(self, name: str) -> Entry:
@@ -79,7 +84,7 @@ class UnityCatalog:
             features = {*(protocol.get("reader-features") or ()), *(protocol.get("writer-features") or ())}
         except (KeyError, TypeError, ValueError, AttributeError):
             raise self._odd(name) from None
-        uri = table_place(self.connection, name, location)
+        uri = table_place(self.connection, name, location, self._stores)
         offered = None
         if store_kind(uri) != LOCAL:
             offered = self._offered(name, f"{table_id}:{READ_WRITE}")
@@ -148,7 +153,7 @@ class UnityCatalog:
     def _name(self, name: str) -> str:
         parts = name_parts(name, 3)
         if any("." in part for part in parts):
-            raise self._odd(name)
+            raise InvalidInput(f"No part of a name in Unity Catalog has a dot in it; found {name!r}. Nothing was read.")
         return ".".join(parts)
 
     def _old_facts(self, name: str) -> dict[str, Any]:
@@ -169,7 +174,7 @@ class UnityCatalog:
             raise self._no_delta(name, f"the type {kind}")
         if not isinstance(table_id, str) or not table_id:
             raise self._odd(name)
-        uri = table_place(self.connection, name, str(facts.get("location") or ""))
+        uri = table_place(self.connection, name, str(facts.get("location") or ""), self._stores)
         properties = {str(key): str(value) for key, value in (facts.get("properties") or {}).items()}
         is_local = store_kind(uri) == LOCAL
         if not is_local:

@@ -117,10 +117,23 @@ def test_what_is_no_usable_delta_table_is_refused(
         catalog.find(NAME)
 
 
-@pytest.mark.parametrize("name", ["orders", "sales.orders", "a.b.c.d", "main..orders", "main.sales.a/b"])
+@pytest.mark.parametrize(
+    "name", ["orders", "sales.orders", "a.b.c.d", "main..orders", "main.sales.a/b", "main.sales.`a.b`"]
+)
 def test_a_text_that_is_no_name_of_three_parts_is_refused(catalog: UnityCatalog, name: str) -> None:
     with pytest.raises(InvalidInput):
         catalog.find(name)
+
+
+def test_a_place_on_the_disk_is_refused_from_a_catalog_on_another_machine(
+    unity: FakeUnity, catalog: UnityCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unity.add(NAME, "file:///etc", "EXTERNAL")
+    assert catalog.find(NAME).uri == "/etc"
+    elsewhere = UnityCatalog(catalog.connection, "https://catalog.example.com")
+    monkeypatch.setattr(elsewhere, "_api", catalog._api)
+    with pytest.raises(UnusablePlace):
+        elsewhere.find(NAME)
 
 
 def test_a_missing_table_a_refused_token_and_a_server_that_is_away_are_three_errors(

@@ -22,7 +22,9 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PROPERTIES = {**REQUIRED, "delta.feature.catalogManaged": "supported", "delta.feature.vacuumProtocolCheck": "supported"}
 
 
-def committer_of(unity: FakeUnity, table: FakeTable, timeout_s: float = 5.0) -> UnityCommitter:
+def committer_of(
+    unity: FakeUnity, table: FakeTable, timeout_s: float = 5.0, token: str | None = None
+) -> UnityCommitter:
     found = CatalogTable(
         uri=canonical_place(table.location),
         name=table.name,
@@ -31,7 +33,7 @@ def committer_of(unity: FakeUnity, table: FakeTable, timeout_s: float = 5.0) -> 
         table_id=table.table_id,
         is_managed=True,
     )
-    return UnityCommitter(UnityApi(unity.url, lambda: None, connection="unity", timeout_s=timeout_s), found)
+    return UnityCommitter(UnityApi(unity.url, lambda: token, connection="unity", timeout_s=timeout_s), found)
 
 
 def opened(unity: FakeUnity, table: FakeTable, inner: Store | None = None, **options: Any) -> Table:

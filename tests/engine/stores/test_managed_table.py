@@ -540,3 +540,13 @@ def test_two_stores_of_one_process_share_what_the_catalog_said(unity: FakeUnity,
     once = store.at_once()
     assert store.list("_delta_log") == once.list("_delta_log")
     assert once.read(commit_name(0)) == store.read(commit_name(0))
+
+
+def test_commits_of_spark_are_no_danger_where_the_catalog_ratifies(
+    unity: FakeUnity, entry: FakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(opened(unity, entry), rows(1))
+    # As the last commits of delta-spark on S3 make a table suspect.
+    monkeypatch.setattr("airflow_txlog.engine.commit.writers.store_kind", lambda root: "s3")
+    monkeypatch.setattr("airflow_txlog.engine.commit.writers.last_engines", lambda *_: ["Apache-Spark/4 Delta-Lake/4"])
+    assert append(opened(unity, entry, strict_writers=True), rows(2)) == 2
