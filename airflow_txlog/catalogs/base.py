@@ -77,6 +77,10 @@ class Catalog(Protocol):
     connection: str
     """The id of the connection, for messages."""
 
+    @property
+    def new_tables(self) -> Mapping[str, CatalogTable]:
+        """The tables that `place_for` has placed and whose catalog has a part in creating them, by their places."""
+
     def find(self, name: str) -> Entry:
         """Return the Delta table of this name, by one request.
 

@@ -36,6 +36,7 @@ from airflow_txlog.catalogs.hive_tables import (
 from airflow_txlog.catalogs.places import table_place
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable
+from airflow_txlog.locations import CatalogTable
 from airflow_txlog.storage.credentials import unavailable
 
 # A table in Glue is on S3. Another place in it would make this process read its own disk.
@@ -69,6 +70,7 @@ class GlueCatalog:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.connection = connection
+        self.new_tables: dict[str, CatalogTable] = {}
         self._region = region
         self._credentials = credentials
         # Source: AWS General Reference, Glue endpoints.

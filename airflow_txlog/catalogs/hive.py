@@ -25,6 +25,7 @@ from airflow_txlog.catalogs.places import PLACEHOLDER, table_place
 from airflow_txlog.catalogs.thrift_calls import Kind, Struct, ThriftConnection, Value, structs, text, texts
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable
+from airflow_txlog.locations import CatalogTable
 
 _TRIES = 3
 _TIMEOUT_S = 20.0
@@ -71,6 +72,7 @@ class HiveCatalog:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.connection = connection
+        self.new_tables: dict[str, CatalogTable] = {}
         self._addresses = addresses
         self._user = user
         self._clock = clock

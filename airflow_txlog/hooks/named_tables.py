@@ -133,9 +133,10 @@ class NamedTablesHook:
 
     @property
     def catalog_tables(self) -> tuple[CatalogTable, ...]:
-        """The resolved tables whose catalog has a part in opening their stores."""
-        found = (each.catalog_table for each in self.names.entries.values())
-        return tuple(dict.fromkeys(each for each in found if each is not None))
+        """The resolved tables whose catalog has a part in opening their stores, and those that it will have."""
+        found = [each.catalog_table for each in self.names.entries.values()]
+        new = [] if self.names.catalog is None else self.names.catalog.new_tables.values()
+        return tuple(dict.fromkeys(each for each in (*found, *new) if each is not None))
 
     def with_name(self, spec: JobSpec) -> JobSpec:
         """Return the spec with the name of its table, if the task knows one."""

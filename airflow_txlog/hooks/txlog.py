@@ -12,6 +12,7 @@ so looking at one again is one small request.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -33,7 +34,7 @@ from airflow_txlog.hooks.running_progress import progress_shown
 from airflow_txlog.hooks.spark_connection import open_spark_connection
 from airflow_txlog.hooks.task_rows import RowWritingHook, task_context
 from airflow_txlog.hooks.work_key import saved_work_key
-from airflow_txlog.locations import Access, is_absolute, shown
+from airflow_txlog.locations import Access, canonical_place, is_absolute, shown
 from airflow_txlog.runners import CONNECTION_TYPES, Runner, check_runner, make_runner, run_unless_done
 
 if TYPE_CHECKING:
@@ -169,8 +170,17 @@ class TxlogHook(NamedTablesHook, RowWritingHook):
             spark_conf={**settings, **spec.spark_conf},
             unrestricted=unrestricted,
             strict_writers=self.strict_writers,
-            access=self.access,
+            access=self._access_of(spec),
         )
+
+    def _access_of(self, spec: JobSpec) -> Access:
+        """Return the access of a job, which may write to its table alone, and to none in a dry run."""
+        access = self.access
+        table = access.catalog_table(canonical_place(spec.table_uri))
+        if table is None or getattr(spec.operation, "dry_run", False):
+            return access
+        tables = tuple(each.to_write() if each is table else each for each in access.catalog_tables)
+        return dataclasses.replace(access, catalog_tables=tables)
 
     def runner_or(self, given: str | Runner | None) -> str | Runner:
         """Return the given runner, else the connection's, else that of `[txlog] runner`, else "child"."""

@@ -18,11 +18,15 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks import storage_connection
 from airflow_txlog.runners.warm.server import stop_all
+from airflow_txlog.storage import Access, open_store
 from airflow_txlog.storage.credentials import Credentials
+from airflow_txlog.storage.managed import ManagedStore
 from tests.helpers import azure, gcs, s3
 from tests.helpers.depth import by_hand
 from tests.helpers.identity_proxies import OverTls, WithTokens
+from tests.helpers.managed import catalog_of, committer_of
 from tests.helpers.rows import append
+from tests.helpers.unity import FakeUnity
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long("a Spark for each kind of connection")]
 
@@ -73,6 +77,38 @@ def aws(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
         uri=uri,
         table=users_at(uri, options),
         secrets=[options["secret"]],
+        fetches=fetches,
+    )
+
+
+def unity(monkeypatch: pytest.MonkeyPatch, request: Request) -> Lake:
+    """A table that a catalog manages: the catalog's token, and the temporary credentials that it issues."""
+    token, given, fetches = f"canary-{uuid.uuid4().hex}", s3.options(), []
+    server = FakeUnity().__enter__()
+    request.addfinalizer(lambda: server.__exit__(None, None, None))
+
+    def issued(location: str, operation: str) -> dict[str, str]:
+        fetches.append(SYSTEM_CLOCK.now_ms())
+        return {"s3.access-key-id": given["key"], "s3.secret-access-key": given["secret"]}
+
+    server.tokens, server.root, server.life_ms, server.credentials = {token}, s3.new_folder(), LIFE_MS, issued
+    catalog = catalog_of(server, token)
+    place = catalog.place_for("main.lake.users")
+    access = Access(storage_options=s3.plain_options(), catalog_tables=tuple(catalog.new_tables.values()))
+    rows = pa.table({"user_id": pa.array(range(100), pa.int64())})
+    Table.create(open_store(place, access), rows.schema)
+    fake = server.tables["main.lake.users"]
+    table = Table(ManagedStore(open_store(place, s3.access()), committer_of(server, fake, token=token)))
+    for part in (rows.slice(0, 50), rows.slice(50)):
+        append(table, part)
+    fetches.clear()
+    return Lake(
+        conn_type="txlog_unity",
+        connection={"host": server.url, "password": token},
+        uri="main.lake.users",
+        table=table,
+        secrets=[given["secret"], token],
+        options=s3.plain_options(),
         fetches=fetches,
     )
 
@@ -154,6 +190,7 @@ def runner(request: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 KINDS = {
     "aws": aws,
+    "unity": unity,
     "google": google,
     "azure by connection string": azure_by_connection_string,
     "azure by key": azure_by_key,
@@ -167,6 +204,7 @@ CASES = [
     ),
     # Workers of a server that other tasks use too ask the task that runs for its credentials.
     pytest.param("warm", aws, id="aws, warm"),
+    pytest.param("warm", unity, id="unity, warm"),
     *(
         pytest.param("warm", KINDS[name], id=f"{name}, warm", marks=by_hand("a warm Spark for another kind"))
         for name in ("google", "azure by SAS")
@@ -187,12 +225,14 @@ def test_a_job_outlives_its_credentials_and_the_secret_of_the_connection_is_nowh
 ) -> None:
     # A name of its own, for a process keeps what a connection gave for a while.
     storage = f"store_{uuid.uuid4().hex}"
-    extra = {"storage_options": lake.options, "storage_conn_id": storage}
+    is_catalog = lake.conn_type == "txlog_unity"
+    extra = {"storage_options": lake.options} | ({} if is_catalog else {"storage_conn_id": storage})
     monkeypatch.setenv(f"AIRFLOW_CONN_{storage.upper()}", json.dumps({"conn_type": lake.conn_type, **lake.connection}))
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "extra": extra}))
     events = tmp_path / "events"
     events.mkdir()
-    given = {"TABLE": lake.uri, "CONNECTION": "lake", "STORAGE": storage, "EVENTS": events.as_uri()}
+    given = {"TABLE": lake.uri, "CONNECTION": "lake", "EVENTS": events.as_uri()}
+    given["CATALOG" if is_catalog else "STORAGE"] = storage
     for name, value in given.items():
         monkeypatch.setenv(f"TXLOG_TEST_{name}", value)
 

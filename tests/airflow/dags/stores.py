@@ -69,8 +69,12 @@ def _watch(ended: threading.Event, others: set[int]) -> None:
     WATCHED.extend(seen)
 
 
+# Then TXLOG_TEST_TABLE is a name in it.
+CATALOG = os.environ.get("TXLOG_TEST_CATALOG")
 GIVEN: dict[str, Any] = {
-    "table_uri": os.environ.get("TXLOG_TEST_TABLE", "/nowhere"),
+    "table_uri": None if CATALOG else os.environ.get("TXLOG_TEST_TABLE", "/nowhere"),
+    "table": os.environ.get("TXLOG_TEST_TABLE") if CATALOG else None,
+    "catalog_conn_id": CATALOG,
     "txlog_conn_id": os.environ.get("TXLOG_TEST_CONNECTION"),
     "storage_conn_id": os.environ.get("TXLOG_TEST_STORAGE"),
     "spark_conf": {"spark.eventLog.enabled": "true", "spark.eventLog.dir": os.environ.get("TXLOG_TEST_EVENTS", "")},
