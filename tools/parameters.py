@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from airflow_txlog import operators
 from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.hooks.unity import UnityCatalogHook
 from airflow_txlog.operators.base import DataChangingOperator, ExactlyOnceOperator, TxlogOperator
 from airflow_txlog.operators.checked import CheckedOperator, LimitedOperator, SourceOperator
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
@@ -34,7 +35,7 @@ BASES = [
 ]
 """Their arguments are common to several operators, so each has a table of its own."""
 OPERATORS = [each for each in (getattr(operators, name) for name in operators.__all__) if inspect.isclass(each)]
-OTHERS = [TableVersionSensor, TableVersionTrigger, SubmittedJobTrigger, TxlogHook]
+OTHERS = [TableVersionSensor, TableVersionTrigger, SubmittedJobTrigger, TxlogHook, UnityCatalogHook]
 DOCUMENTED: list[type] = [*BASES, *OPERATORS, *OTHERS]
 TEMPLATED = re.compile(r"\s*\(templated\)\s*$")
 

@@ -14,6 +14,8 @@ class UnityCatalogHook(BaseHook):
     """A connection to Unity Catalog: its URL is the host, and its token the password.
 
     Operators take the connection as `catalog_conn_id`.
+
+    :param catalog_conn_id: the connection, of type `txlog_unity`.
     """
 
     conn_name_attr = "catalog_conn_id"
