@@ -60,7 +60,7 @@ class DataFile:
     """A data file as its add action describes it; None for facts that the action omits.
 
     `path` is relative to the root of `store`, or the absolute URI that a shallow clone names. `key` belongs to a file
-    that a job has encrypted for itself.
+    that a job has encrypted for itself. `content`: the bytes of the file, if they were fetched ahead.
     """
 
     store: Store
@@ -68,6 +68,13 @@ class DataFile:
     size_bytes: int | None = None
     num_records: int | None = None
     key: bytes | None = dataclasses.field(default=None, repr=False)
+    content: bytes | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def open_whole(self, *, is_read_again: bool) -> pa.NativeFile:
+        """Open the file, whose size is known, by one request. Raises as `Store.open_input` does."""
+        if self.content is not None:
+            return pa.BufferReader(self.content)
+        return self.store.open_whole(self.path, self.size_bytes or 0, is_read_again=is_read_again)
 
     @property
     def name(self) -> str:
@@ -90,15 +97,9 @@ def open_data_file(
     Before any row is read, raises CorruptDataFile for a file that is missing, is not Parquet, or has another size or
     row count than `file`, and UnsupportedFeature for an encrypted one.
     """
-    is_kept = is_read_again and file.store.keeps_files
-    most_bytes = _WHOLE_REMOTE_BYTES if file.store.is_remote else _WHOLE_BYTES
-    whole_bytes = most_bytes if reads_all else _KEPT_BYTES if is_kept else SMALL_BYTES
-    is_whole = 0 < (file.size_bytes or 0) <= whole_bytes
+    is_whole = _is_fetched_whole(file, reads_all=reads_all, is_read_again=is_read_again)
     try:
-        if is_whole:
-            source = file.store.open_whole(file.path, file.size_bytes or 0, is_read_again=is_read_again)
-        else:
-            source = file.store.open_input(file.path)
+        source = file.open_whole(is_read_again=is_read_again) if is_whole else file.store.open_input(file.path)
         size_bytes = source.size()
     except FileNotFoundError as error:
         raise _missing(file) from error
@@ -142,6 +143,31 @@ def open_data_file(
             )
         with parquet:
             yield parquet
+
+
+def _is_fetched_whole(file: DataFile, *, reads_all: bool, is_read_again: bool) -> bool:
+    is_kept = is_read_again and file.store.keeps_files
+    most_bytes = _WHOLE_REMOTE_BYTES if file.store.is_remote else _WHOLE_BYTES
+    whole_bytes = most_bytes if reads_all else _KEPT_BYTES if is_kept else SMALL_BYTES
+    return 0 < (file.size_bytes or 0) <= whole_bytes
+
+
+def with_content(file: DataFile, *, reads_all: bool, is_read_again: bool) -> DataFile:
+    """Return the file with its content, if `open_data_file` with these arguments fetches it by one request.
+
+    Without it if there is no such file: `open_data_file` then raises the error. Other errors of the store are raised.
+    """
+    if not _is_fetched_whole(file, reads_all=reads_all, is_read_again=is_read_again):
+        return file
+    try:
+        with file.open_whole(is_read_again=is_read_again) as source:
+            # A file of another size may be of any size.
+            if source.size() == file.size_bytes:
+                return dataclasses.replace(file, content=source.read())
+    except (OSError, ValueError) as error:
+        if not (isinstance(error, FileNotFoundError) or is_about_name(error)):
+            raise
+    return file
 
 
 def read_batches(

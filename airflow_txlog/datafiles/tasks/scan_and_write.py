@@ -150,7 +150,7 @@ class FileScan:
         if not self.joins_files or self.rows == "only" or self.with_row_id or self.with_clause or self.with_segment:
             yield from itertools.chain.from_iterable(map(self.rows_of, files))
             return
-        for run in in_runs(files, self.schema, is_read_again=self.is_read_again):
+        for run in in_runs(files, self.schema, reads_all=self.reads_all, is_read_again=self.is_read_again):
             try:
                 rows = None if run.rows is None else self._of_run(run, run.rows)
             # One by one, the error names its file.

@@ -26,9 +26,11 @@ from airflow_txlog.datafiles.parquet.reading import (
     calendar_of,
     names_in_file,
     open_data_file,
+    with_content,
 )
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.errors import TxlogError
+from airflow_txlog.storage.base import side_by_side
 
 T = TypeVar("T")
 
@@ -39,6 +41,9 @@ _MOST_ROWS = 8_192
 # The rows and bytes that are joined before they are passed on.
 _JOINED_ROWS = 32_768
 _JOINED_BYTES = 8 * 1024 * 1024
+# The files of a remote store, and their bytes, that are fetched before the first of them is read.
+_FETCHED_FILES = 32
+_FETCHED_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +55,18 @@ class Run:
     rows: pa.RecordBatch | None = None
 
 
-def in_runs(files: Iterable[PlannedFile], schema: pa.Schema, *, is_read_again: bool = False) -> Iterator[Run]:
+def in_runs(
+    files: Iterable[PlannedFile], schema: pa.Schema, *, reads_all: bool = False, is_read_again: bool = False
+) -> Iterator[Run]:
     """Yield all files in order, with the rows of small neighbours of one partition if they can be read together.
 
-    `schema` has the wanted columns of the table. `is_read_again`: as of `open_data_file`.
+    `schema` has the wanted columns of the table. `reads_all` and `is_read_again`: as of `open_data_file`.
     """
     # A file of change rows has a column that is a constant of other files.
     readers: dict[frozenset[str], _Rows] = {}
     waiting: list[tuple[PlannedFile, pa.Table]] = []
     rows = size_bytes = 0
-    for planned in files:
+    for planned in _fetched_ahead(files, reads_all=reads_all, is_read_again=is_read_again):
         reader = readers.get(given := frozenset(planned.constants))
         if reader is None:
             columns = [field for field in schema if field.name not in given]
@@ -75,6 +82,27 @@ def in_runs(files: Iterable[PlannedFile], schema: pa.Schema, *, is_read_again: b
         rows, size_bytes = rows + found.num_rows, size_bytes + found.nbytes
     if waiting:
         yield _joined(waiting)
+
+
+def _fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_again: bool) -> Iterator[PlannedFile]:
+    """Yield the same files; from a remote store several small ones are fetched at once, each by one request."""
+
+    def fetch(planned: PlannedFile) -> PlannedFile:
+        file = with_content(planned.file, reads_all=reads_all, is_read_again=is_read_again)
+        return dataclasses.replace(planned, file=file)
+
+    waiting: list[PlannedFile] = []
+    size_bytes = 0
+    for planned in files:
+        if not planned.file.store.is_remote or planned.parts > 1:
+            yield planned
+            continue
+        size_bytes += planned.file.size_bytes or 0
+        if waiting and (len(waiting) == _FETCHED_FILES or size_bytes > _FETCHED_BYTES):
+            yield from side_by_side(fetch, waiting)
+            waiting, size_bytes = [], planned.file.size_bytes or 0
+        waiting.append(planned)
+    yield from side_by_side(fetch, waiting)
 
 
 def _is_full(
@@ -145,10 +173,7 @@ class KnownForms(Generic[T]):
     def _bytes(self, file: DataFile, size_bytes: int) -> bytes | None:
         """Return a small file, or the end of a larger one; None if its size is another one."""
         is_whole = size_bytes <= SMALL_BYTES
-        if is_whole:
-            source = file.store.open_whole(file.path, size_bytes, is_read_again=self._is_read_again)
-        else:
-            source = file.store.open_input(file.path)
+        source = file.open_whole(is_read_again=self._is_read_again) if is_whole else file.store.open_input(file.path)
         with source:
             # A file of another size may be of any size.
             if source.size() != size_bytes:

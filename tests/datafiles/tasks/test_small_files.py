@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pa
 from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.parquet.footer_forms import FooterForm
 from airflow_txlog.datafiles.parquet.footers import check_footer
+from airflow_txlog.datafiles.parquet.reading import open_data_file
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, planned_files
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.datafiles.tasks.small_files import in_runs
+from airflow_txlog.errors import CorruptDataFile
 from airflow_txlog.sql.expression import Call, Column, Values
 from airflow_txlog.storage import LocalStore
 from tests.helpers.files import bins_of, plan_of_files
@@ -73,6 +76,40 @@ def joined_counts(folder: Path, plan: pa.Table, schema: pa.Schema = SCHEMA) -> l
     """The number of files in each run."""
     found = in_runs(planned_files(plan, LocalStore(str(folder))), schema)
     return [0 if run.rows is None else len(run.files) for run in found]
+
+
+class FarStore(LocalStore):
+    """A remote store whose answers come only once four requests are under way, or there are no more."""
+
+    is_remote = True
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.opened: list[str] = []
+        self._together = threading.Barrier(4, timeout=30)
+
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
+        self.opened.append(path)
+        self._together.wait()
+        return super().open_whole(path, size_bytes, is_read_again=is_read_again)
+
+
+def test_small_files_of_a_remote_store_are_fetched_several_at_once_and_once_each(folder: Path) -> None:
+    store, plan = FarStore(str(folder)), plan_of(folder)
+    runs = list(in_runs(planned_files(plan, store), SCHEMA))
+    assert [each.file.path for run in runs for each in run.files] == plan.column("path").to_pylist()
+    assert sorted(store.opened) == plan.column("path").to_pylist()
+    assert joined_counts(folder, plan) == [0 if run.rows is None else len(run.files) for run in runs]
+
+
+def test_a_file_of_a_remote_store_that_is_gone_is_left_to_the_reader_who_names_it(folder: Path) -> None:
+    store, plan = LocalStore(str(folder)), plan_of(folder)
+    store.is_remote = True
+    (folder / "005.parquet").unlink()
+    files = [planned.file for run in in_runs(planned_files(plan, store), SCHEMA) for planned in run.files]
+    assert [file.path for file in files if file.content is None] == ["005.parquet"]
+    with pytest.raises(CorruptDataFile, match=r"005\.parquet"), open_data_file(files[5]):
+        pass
 
 
 @pytest.mark.parametrize("filtered", [None, Call("=", (Column("text"), Values(pa.array(["t3"]))))])
