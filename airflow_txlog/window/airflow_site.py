@@ -24,6 +24,7 @@ from airflow_txlog.window.site import KnownTable, Refused, View
 _DATABASE = "airflow"
 _KNOWN_FRESH_S = 10.0
 _VIEW_FRESH_S = 5.0
+_ASKED_FRESH_S = 1.0
 _RUNNING = frozenset({"running", "deferred", "queued", "scheduled", "restarting", "up_for_retry", "up_for_reschedule"})
 _REFRESH_S = 5
 _MOST_COMMITS = 20
@@ -156,7 +157,7 @@ async def _tasks(
     rows: Sequence[TaskRow] = await site.asked(
         ("tasks", dag_id, run_id, task_id, map_index),
         lambda: known_tables.tasks_of_run(dag_id, run_id, task_id, map_index),
-        1.0,
+        _ASKED_FRESH_S,
     )
     found = [await _task(window, ask, row, with_commit=number < _MOST_COMMITS) for number, row in enumerate(rows)]
     facts = TasksPage(dag_id=dag_id, run_id=run_id, task_id=task_id, tasks=tuple(found))
@@ -183,7 +184,7 @@ async def _task(window: Window, ask: Ask, row: TaskRow, *, with_commit: bool) ->
     doing = None
     if row.state in _RUNNING:
         key = ("progress", row.dag_id, row.run_id, row.task_id, row.map_index)
-        doing = _doing(await site.asked(key, lambda: known_tables.progress_of(row), 1.0))
+        doing = _doing(await site.asked(key, lambda: known_tables.progress_of(row), _ASKED_FRESH_S))
     seconds = result.get("seconds")
     return TaskFacts(
         row=replace(row, result=None),

@@ -19,14 +19,13 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import and_, select
 
+from airflow_txlog.hooks.running_progress import STATE_KEY
 from airflow_txlog.locations import is_absolute, shown
 from airflow_txlog.window.site import KnownTable
 
 MOST_ROWS = 3_000
 """The newest events, tasks and outlets that are looked at, each."""
 _RESULT = "return_value"
-STATE_KEY = "txlog_progress"
-"""The key under which a running task keeps its progress."""
 # Both are template fields of each of our operators, so subclasses have them too.
 _FIELDS = frozenset({"table_uri", "spark_conf"})
 

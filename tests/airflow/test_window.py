@@ -18,7 +18,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.window.markup import link
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
-from tests.window.tables import Hands, create, tags
+from tests.window.tables import SCRIPT, Hands, create, tags
 
 pytestmark = pytest.mark.airflow
 
@@ -117,6 +117,53 @@ def test_a_task_tab_shows_the_race_that_its_task_won(server: Any, viewer: dict[s
     assert (task["status"], task["read_version"], task["version"]) == ("committed", 2, 3)
     [other] = task["commit"]["between"]
     assert (other["line"]["version"], other["meeting"]["how"], other["meeting"]["redone_files"]) == (2, "redone", 1)
+
+
+def test_the_tab_of_a_running_task_shows_what_its_job_reports(
+    server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the record that a job writes; one of another try, or of another form, is not shown."""
+    store = pytest.importorskip("airflow.models.task_state_store", reason="Airflow has no state store before 3.3")
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    from airflow_txlog.hooks.running_progress import STATE_KEY
+    from airflow_txlog.process.progress import JobProgress
+    from airflow_txlog.window import airflow_site
+
+    _, run_id = raced
+    named = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget"}
+    progress = JobProgress(
+        step="rewrite", done=12, total=40, bytes_per_s=85 * 2**20, remaining_s=20, attempt=2, conflicts=1
+    )
+
+    def shown(value: object) -> str:
+        with create_session() as session:
+            session.query(store.TaskStateStoreModel).filter_by(**named).delete()
+            run = session.query(DagRun).filter_by(dag_id=named["dag_id"], run_id=run_id).one()
+            session.query(TaskInstance).filter_by(**named).update({"state": "running"})
+            row = {**named, "dag_run_id": run.id, "map_index": -1, "key": STATE_KEY, "value": json.dumps(value)}
+            session.add(store.TaskStateStoreModel(**row))
+        # The window keeps answers of the database for a second.
+        monkeypatch.setattr(airflow_site, "_ASKED_FRESH_S", 0.0)
+        return str(server.get(f"/txlog/{link('task', **named)}", headers=viewer).text)
+
+    try:
+        text = shown({"try_number": 1, "progress": progress.to_dict()})
+        for part in ("12 of 40 files", "85.0 MiB/s", "about 20 s left", "Attempt 2: 1 conflict", 'data-refresh="5"'):
+            assert part in text
+        for other in (
+            {"try_number": 7, "progress": progress.to_dict()},
+            {"try_number": 1, "progress": [SCRIPT]},
+            SCRIPT,
+        ):
+            text = shown(other)
+            assert "12 of 40" not in text
+            assert "The task is running" in text
+    finally:
+        with create_session() as session:
+            session.query(TaskInstance).filter_by(**named).update({"state": "success"})
 
 
 def test_a_run_tab_lists_the_tasks_that_name_a_table(server: Any, viewer: dict[str, str], raced: Any) -> None:
