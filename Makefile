@@ -52,12 +52,12 @@ lint: venv ## ruff check, ruff format --check, mypy --strict
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy airflow_txlog
 
-# MkDocs prints a notice of its vendor otherwise.
+# MkDocs prints a notice of its vendor otherwise. With --quiet its warnings would be no errors.
 MKDOCS := NO_MKDOCS_2_WARNING=1 .venv/site/bin/python -m mkdocs
 
 docs: venv ## build the documentation site in build/site; a warning is an error
 	@tools/ensure_docs.sh
-	@$(MKDOCS) build --quiet
+	@$(MKDOCS) build
 	@echo "docs: build/site/index.html"
 
 docs-serve: venv ## serve the documentation site at http://127.0.0.1:8000, and build it again when a page changes

@@ -1,0 +1,110 @@
+"""The pages for newcomers: their code runs, and each error class has an entry whose message the package raises."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from airflow_txlog import errors
+from tests.helpers.paths import ROOT
+
+DOCS = ROOT / "docs"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SHELL = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ENTRY = re.compile(r"^### (\w+)\n\n```text\n(.*?)\n```\n\n(\w.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def run_blocks(page: Path, moved: dict[str, str]) -> None:
+    """Run the Python blocks of a page from top to bottom, with other folders."""
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for number, block in enumerate(PYTHON.findall(page.read_text()), 1):
+        for old, new in moved.items():
+            block = block.replace(old, new)
+        exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)
+
+
+def test_the_code_of_the_concepts_runs(tmp_path: Path) -> None:
+    run_blocks(DOCS / "concepts.md", {"/tmp/lake": str(tmp_path)})
+
+
+@cache
+def strings_of_the_package() -> str:
+    """Return every string constant of the package, with `…` for values."""
+    found = []
+    for path in sorted((ROOT / "airflow_txlog").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "…".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return " ".join(" ".join(found).split())
+
+
+def entries() -> list[tuple[str, str, str]]:
+    return ENTRY.findall((DOCS / "troubleshooting.md").read_text())
+
+
+def test_every_error_class_has_one_entry() -> None:
+    classes = {
+        name for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, errors.TxlogError)
+    }
+    page = (DOCS / "troubleshooting.md").read_text()
+    bases = re.findall(r"`(\w+)`", page.split("## Base classes")[1])
+    assert sorted([name for name, *_ in entries()] + bases) == sorted(classes)
+    assert len(entries()) == page.count("\n### "), "an entry has a message, and below it the cause"
+
+
+@pytest.mark.parametrize(("name", "message"), [entry[:2] for entry in entries()], ids=lambda value: value[:30])
+def test_an_entry_begins_with_a_message_of_the_package(name: str, message: str) -> None:
+    """Only the fixed parts of the message are compared."""
+    parts = [part.strip(" ;:,.()") for part in re.split(r"…|; |\n", message)]
+    assert max(map(len, parts)) > 8, "too short to be found"
+    assert [part for part in parts if part not in strings_of_the_package()] == []
+
+
+def normal(text: str) -> list[str]:
+    """Return the lines of an output without the times and the widths of columns."""
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)?", "TIME", text)
+    return [re.sub(r"[ ─]+", " ", line).strip() for line in text.strip().splitlines()]
+
+
+def run_script(script: str, folder: Path, airflow_database: Path) -> str:
+    """Run a shell script with an Airflow of its own, without Java; return what it prints to standard output."""
+    home = folder / "home"
+    (home / "dags").mkdir(parents=True)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(home),
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "JAVA_HOME": str(folder / "no java"),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+        "TMPDIR": str(folder),
+    }
+    (home / "airflow.db").write_bytes(airflow_database.read_bytes())
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    return done.stdout
+
+
+@pytest.mark.airflow
+@pytest.mark.long("a real DAG run")
+def test_start_here_shows_its_output(tmp_path: Path, airflow_database: Path) -> None:
+    page = (DOCS / "start-here.md").read_text().replace("/tmp/lake", str(tmp_path / "lake"))
+    (dag,), (commands,) = PYTHON.findall(page), SHELL.findall(page)
+    run, history = commands.strip().splitlines()
+    script = f"cat > dags/page.py <<'END'\n{dag}END\n{run} >log 2>&1\n{history}\n"
+    shown = run_script(script, tmp_path, airflow_database)
+    (expected,) = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert normal(shown) == normal(expected)
