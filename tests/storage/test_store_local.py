@@ -17,6 +17,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import OutsideTable, TableNotFound, UnsupportedStore
 from airflow_txlog.storage import Access, LocalStore
+from tests.helpers.arrow import needs_arrow
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -196,6 +197,7 @@ def test_a_directory_deleted_under_a_writer_is_made_again(tmp_path: Path, monkey
     assert len(calls) == 2
 
 
+@needs_arrow(25, "an OSFile that is written has no descriptor")
 def test_a_new_file_gives_its_time_without_a_look_up(tmp_path: Path) -> None:
     output = LocalStore(str(tmp_path)).open_new("day=1/new.parquet")
     output.write(b"rows")

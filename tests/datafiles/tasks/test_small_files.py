@@ -25,6 +25,7 @@ from airflow_txlog.datafiles.tasks.small_files import in_runs
 from airflow_txlog.errors import CorruptDataFile
 from airflow_txlog.sql.expression import Call, Column, Values
 from airflow_txlog.storage import LocalStore
+from tests.helpers.arrow import needs_arrow
 from tests.helpers.files import bins_of, plan_of_files
 
 SCHEMA = pa.schema([("k", pa.int64()), ("text", pa.string()), ("added", pa.int32())])
@@ -272,6 +273,7 @@ def _with_one_byte_of_texts(data: bytes) -> bytes:
     return changed
 
 
+@needs_arrow(21, "views of texts are not written")
 def test_files_whose_texts_are_views_are_read_among_others(folder: Path) -> None:
     """Writers in Rust note views of texts in the footer."""
     for number in range(FILES):
