@@ -105,7 +105,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     # By which Airflow itself has blocking calls made outside of the triggerer's event loop.
     "triggers": ("airflow", "asgiref"),
     "cli": ("airflow", "rich"),
-    "testing": ("pyarrow", "pytest"),
+    "testing": ("airflow", "pyarrow", "pytest"),
     # Airflow's API server has them all.
     "window": ("airflow", "jinja2", "markupsafe", "msgspec", "pyarrow", "sqlalchemy", "starlette", "uvicorn"),
     "get_provider_info": (),

@@ -115,7 +115,7 @@ def test_settings_that_are_no_json_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_connection_that_is_named_and_missing_is_an_error(airflow_home: Path) -> None:
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.exceptions import AirflowNotFoundException
 
     hook = TxlogHook("nobody_made_this")
     with pytest.raises(AirflowNotFoundException):
@@ -205,7 +205,7 @@ def test_a_condition_that_another_task_gave_as_none_is_an_error_and_not_a_wider_
 
 def test_a_deferrable_sensor_fails_as_airflows_sensors_do(tmp_path: Path) -> None:
     from airflow.providers.common.compat.sdk import AirflowSkipException
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import TaskDeferred
 
     table = Table.create(str(tmp_path), SCHEMA)
     for _ in range(3):
