@@ -204,8 +204,7 @@ def test_a_condition_that_another_task_gave_as_none_is_an_error_and_not_a_wider_
 
 
 def test_a_deferrable_sensor_fails_as_airflows_sensors_do(tmp_path: Path) -> None:
-    from airflow.providers.common.compat.sdk import AirflowSkipException
-    from airflow.providers.common.compat.sdk import TaskDeferred
+    from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 
     table = Table.create(str(tmp_path), SCHEMA)
     for _ in range(3):
