@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts
+from airflow_txlog.catalogs.base import TABLE_ID, CatalogColumn, Description, Entry, check_place, name_parts
 from airflow_txlog.catalogs.describe import hive_type
 from airflow_txlog.catalogs.places import ALL_STORES, OBJECT_STORES, table_place
 from airflow_txlog.engine.table.schema.schema import parse_schema
@@ -117,7 +117,7 @@ class UnityCatalog:
             "data_source_format": "DELTA",
             "storage_location": canonical_place(table.uri),
             "columns": _columns(table),
-            "properties": {key: value for key, value in table.properties.items() if not is_derived(key)},
+            "properties": _properties(table),
         } | ({"comment": table.comment} if table.comment else {})
         try:
             self._api.post("/tables", body, name=name)
@@ -134,16 +134,18 @@ class UnityCatalog:
         check_place(entry, table)
         if entry.is_managed or entry.catalog_table is None:
             return False
-        wanted = {key: value for key, value in table.properties.items() if not is_derived(key)}
-        has_columns = entry.columns == table.columns
-        if has_columns and wanted.items() <= dict(entry.properties).items():
+        wanted, known = _properties(table), dict(entry.properties)
+        # Those of others stay; Delta's own are the table's.
+        gone = sorted(key for key in known.keys() - wanted.keys() if key.startswith("delta."))
+        if entry.columns == table.columns and wanted.items() <= known.items() and not gone:
             return False
         updates: list[dict[str, Any]] = [
             {"action": "set-columns", "columns": columns_for_catalog(table.schema_json)},
             {"action": "set-partition-columns", "partition-columns": list(table.partition_columns)},
+            {"action": "set-properties", "updates": wanted},
         ]
-        if wanted:
-            updates.append({"action": "set-properties", "updates": wanted})
+        if gone:
+            updates.append({"action": "remove-properties", "removals": gone})
         requirements = [{"type": "assert-table-uuid", "uuid": entry.catalog_table.table_id}]
         self._api.post(delta_path(name), {"requirements": requirements, "updates": updates}, name=name)
         return True
@@ -296,6 +298,12 @@ def _old_config(answer: Mapping[str, Any]) -> tuple[dict[str, str], int | None]:
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
+
+
+def _properties(table: Description) -> dict[str, str]:
+    """Return the properties of an external table's entry. Without ids of the log, the catalog gets ours."""
+    found = {key: value for key, value in table.properties.items() if not is_derived(key)}
+    return {**found, TABLE_ID: table.table_id}
 
 
 def _columns(table: Description) -> list[dict[str, Any]]:

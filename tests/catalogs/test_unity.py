@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.catalogs.describe import describe
+from airflow_txlog.catalogs.describe import describe, differences
 from airflow_txlog.catalogs.unity import UnityCatalog
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
@@ -316,7 +316,11 @@ def test_an_external_table_is_registered_and_kept_up_to_date(
         **{**{name: getattr(changed, name) for name in changed.__slots__}, "uri": str(tmp_path / "t")}
     )
     assert catalog.update(renamed)
-    assert [each.name for each in catalog.find("main.sales.new").columns] == ["x"]
+    found = catalog.find("main.sales.new")
+    assert [each.name for each in found.columns] == ["x"]
+    assert "delta.appendOnly" not in found.properties
+    assert differences(found, renamed) == []
+    assert "table id" in [each["what"] for each in differences(found, describe("main.sales.new", table.snapshot()))]
 
 
 def test_a_table_that_was_replaced_under_its_name_is_not_updated(

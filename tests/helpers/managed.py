@@ -49,18 +49,18 @@ def catalog_of(unity: FakeUnity, token: str = "") -> UnityCatalog:
     return UnityCatalog(name, unity.url)
 
 
-def new_table(unity: FakeUnity, root: str) -> tuple[UnityCatalog, str, Access]:
+def new_table(unity: FakeUnity, root: str, options: dict[str, Any] | None = None) -> tuple[UnityCatalog, str, Access]:
     """A managed table's place below a root, which the catalog has chosen, and how it is opened."""
     unity.root = root
     catalog = catalog_of(unity)
     place = catalog.place_for(NAME)
-    return catalog, place, Access(catalog_tables=tuple(catalog.new_tables.values()))
+    return catalog, place, Access(storage_options=options or {}, catalog_tables=tuple(catalog.new_tables.values()))
 
 
-def created(unity: FakeUnity, root: str, properties: dict[str, str] | None = None) -> FakeTable:
+def created(unity: FakeUnity, root: str, options: dict[str, Any] | None = None) -> FakeTable:
     """A managed table with version 0."""
-    _, place, access = new_table(unity, root)
-    Table.create(open_store(place, access), SCHEMA, properties=properties)
+    _, place, access = new_table(unity, root, options)
+    Table.create(open_store(place, access), SCHEMA)
     return unity.tables[NAME]
 
 
