@@ -240,3 +240,35 @@ def test_the_catalog_resolves_by_one_request_for_each_task(created: Lake) -> Non
     found = open_catalog(lake.by_name["catalog_conn_id"]).find(NAME)
     assert found.name == NAME
     assert len(lake.unity.requests) == 1
+
+
+def test_every_way_to_change_rows_goes_through_the_catalog(created: Lake) -> None:
+    lake = created
+    names = {"txlog_conn_id": "lake", "catalog_conn_id": lake.by_name["catalog_conn_id"]}
+    hook = TxlogHook(**names)
+    hook.append(NAME, pa.table({"id": [2], "name": ["n2"]}), idempotency_key="rows")
+    lake.run("DeltaUpsertOperator", table=NAME, source=files(lake.rows(2, 3)), keys="id")
+    lake.run("DeltaUpdateOperator", table=NAME, set={"name": "'x'"}, predicate="id = 3")
+    staged = lake.load(4, publish=False, idempotency_key="staged")["staged"]
+    assert lake.ids() == [1, 2, 3]
+    lake.run("DeltaPublishOperator", staged=staged)
+    assert lake.ids() == [1, 2, 3, 4]
+    lake.run("DeltaRestoreOperator", table=NAME, version=1)
+    assert lake.ids() == [1, 2]
+    lake.run("CheckpointOperator", table=NAME)
+    lake.run("DeltaTruncateOperator", table=NAME)
+    assert lake.ids() == []
+    if lake.is_managed:
+        assert lake.fake.commits == {}
+        assert lake.fake.latest == Table.latest_version(TxlogHook(**names).table(NAME))
+
+
+def test_a_managed_table_is_neither_cloned_nor_erased(created: Lake) -> None:
+    lake = created
+    if not lake.is_managed:
+        pytest.skip("an external table is cloned and erased as any other")
+    with pytest.raises(Exception, match="catalogManaged"):
+        lake.run("DeltaCloneOperator", table="main.sales.clone", source=table(NAME))
+    with pytest.raises(Exception, match="catalogManaged"):
+        lake.run("DeltaUpkeepOperator", tables=[NAME])
+    assert "main.sales.clone" not in lake.unity.tables
