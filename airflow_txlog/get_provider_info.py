@@ -107,6 +107,12 @@ def _connection_fields() -> dict[str, Any]:
             "A JSON object with options for the tables' stores (see docs/stores.md). Put secrets in "
             "the storage connection.",
         ),
+        "catalog_conn_id": _field(
+            "Catalog connection",
+            "string",
+            "The connection (aws, hive_metastore or txlog_unity) of the catalog in which tables have names, such as "
+            "sales.orders. Empty: tables are named by their places.",
+        ),
         "history_url": _field(
             "Page of a commit",
             "string",

@@ -7,6 +7,7 @@ name is used; a task whose commit is done never fails because of its catalog.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ _SOURCES, _TABLES = ("source", "keys"), ("samples_to", "quarantine_uri")
 
 REGISTERED, UPDATED, FAILED = "registered", "updated", "failed"
 """The outcomes of keeping a catalog up to date, as XCom has them."""
+
+
+log = logging.getLogger(__name__)
 
 
 class TablesByName:
@@ -53,7 +57,6 @@ class NamedTablesHook:
     _catalog_conn_id: str | None
 
     if TYPE_CHECKING:
-        log: Any
 
         @property
         def _extra(self) -> dict[str, Any]: ...
@@ -93,7 +96,7 @@ class NamedTablesHook:
         """
         if name not in self.names.entries:
             self.names.entries[name] = found = self.catalog.find(name)
-            self.log.info("table %s is at %s, by the catalog %s", found.name, shown(found.uri), self.catalog_conn_id)
+            log.info("table %s is at %s, by the catalog %s", found.name, shown(found.uri), self.catalog_conn_id)
         return self.names.entries[name]
 
     def place_of(self, name: str, given_uri: str | None = None, *, may_create: bool = False) -> str:
@@ -110,7 +113,7 @@ class NamedTablesHook:
                 raise
             place = self.catalog.place_for(name) if given is None else given
             self.names.to_register[canonical_place(place)] = name
-            self.log.info("table %s is not in the catalog %s yet: %s", name, self.catalog_conn_id, shown(place))
+            log.info("table %s is not in the catalog %s yet: %s", name, self.catalog_conn_id, shown(place))
             return place
         if given is not None and canonical_place(given) != canonical_place(entry.uri):
             raise InvalidJobSpec(
@@ -163,7 +166,7 @@ class NamedTablesHook:
             if self._changed_metadata(result) and self.sync(name, result.table_uri):
                 return UPDATED
         except Exception as error:
-            self.log.warning(
+            log.warning(
                 "the commit is done, but the catalog %s does not show it: %s: %s. Run `airflow txlog catalog sync %s "
                 "--catalog-conn-id %s`",
                 self.catalog_conn_id,
@@ -180,7 +183,7 @@ class NamedTablesHook:
         from airflow_txlog.catalogs.describe import describe
 
         self.catalog.register(describe(name, self.followed(uri).table.snapshot()))
-        self.log.info("table %s is registered in the catalog %s", name, self.catalog_conn_id)
+        log.info("table %s is registered in the catalog %s", name, self.catalog_conn_id)
 
     def sync(self, name: str, uri: str) -> bool:
         """Write the table's columns and properties into its entry; return False if they are there already.
@@ -191,7 +194,7 @@ class NamedTablesHook:
 
         is_new = self.catalog.update(describe(name, self.followed(uri).table.snapshot()))
         if is_new:
-            self.log.info("the entry of %s in the catalog %s is updated", name, self.catalog_conn_id)
+            log.info("the entry of %s in the catalog %s is updated", name, self.catalog_conn_id)
         return is_new
 
     def _changed_metadata(self, result: JobResult) -> bool:

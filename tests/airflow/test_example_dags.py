@@ -16,7 +16,9 @@ from airflow_txlog.errors import CommitConflict, PartitionMismatch
 from airflow_txlog.operators.sources import query
 from airflow_txlog.runners.in_process import InProcessRunner
 from tests.airflow.racing import OvertakenRunner
+from tests.helpers.catalogs import HiveBackend
 from tests.helpers.depth import by_hand
+from tests.helpers.metastore import Metastore
 from tests.helpers.specs import job_spec
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -360,6 +362,24 @@ def test_both_tasks_of_the_race_at_once_leave_the_same_whoever_wins(folder: Path
         thread.join()
     assert sorted(result.version or 0 for result in results.values()) == [1, 2]
     assert users_left(specs["users"].table_uri) == EXPECTED
+
+
+def test_tables_are_created_read_and_altered_by_their_names(
+    dag_of: ParseDag, metastore: Metastore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE_NAMES", metastore.connection)
+    backend = HiveBackend(metastore, str(tmp_path))
+    backend.create_database("sales")
+    tasks = run(dag_of("tables_by_name", "tables_by_name"))
+    xcoms = {name: tis[0].xcom_pull(task_ids=name) for name, tis in tasks.items()}
+    assert [(xcom["table"], xcom["catalog"]) for xcom in xcoms.values()] == [
+        ("sales.totals", "updated"),
+        ("sales.orders", "registered"),
+        ("sales.totals", "registered"),
+    ]
+    total = Table.open(backend.catalog.find("sales.totals").uri)
+    assert [row["amount"] for row in total.to_arrow().to_pylist()] == [9]
+    assert [each["tags"]["airflow.table"] for each in total.history()] == ["sales.totals"] * 2
 
 
 @by_hand("ten tasks of Airflow with queries")
