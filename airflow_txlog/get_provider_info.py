@@ -95,24 +95,7 @@ def _connection_fields() -> dict[str, Any]:
         "spark_conf": _field(
             "Spark settings", "object", "A JSON object of Spark settings for every job, without secrets."
         ),
-        "storage_conn_id": _field(
-            "Storage connection",
-            "string",
-            "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the tables' store. "
-            "Empty: each process uses its own identity.",
-        ),
-        "storage_options": _field(
-            "Storage options",
-            "object",
-            "A JSON object with options for the tables' stores (see docs/stores.md). Put secrets in "
-            "the storage connection.",
-        ),
-        "catalog_conn_id": _field(
-            "Catalog connection",
-            "string",
-            "The connection (aws, hive_metastore or txlog_unity) of the catalog in which tables have names, such as "
-            "sales.orders. Empty: tables are named by their places.",
-        ),
+        **_place_fields(),
         "history_url": _field(
             "Page of a commit",
             "string",
@@ -141,6 +124,29 @@ def _connection_fields() -> dict[str, Any]:
             "boolean",
             "Read rows of files outside of a table's folder, which a shallow clone references, with this worker's "
             "permissions. Only for tables whose writers you trust with this.",
+        ),
+    }
+
+
+def _place_fields() -> dict[str, Any]:
+    return {
+        "storage_conn_id": _field(
+            "Storage connection",
+            "string",
+            "The connection (aws, google_cloud_platform, wasb or adls) whose credentials open the tables' store. "
+            "Empty: each process uses its own identity.",
+        ),
+        "storage_options": _field(
+            "Storage options",
+            "object",
+            "A JSON object with options for the tables' stores (see docs/stores.md). Put secrets in "
+            "the storage connection.",
+        ),
+        "catalog_conn_id": _field(
+            "Catalog connection",
+            "string",
+            "The connection (aws, hive_metastore or txlog_unity) of the catalog in which tables have names, such as "
+            "sales.orders. Empty: tables are named by their places.",
         ),
     }
 
