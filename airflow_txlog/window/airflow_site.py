@@ -6,8 +6,10 @@ The invariant: what Airflow's database holds is asked for on threads with a dead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -16,12 +18,16 @@ from airflow_txlog.engine import Table
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.window import guard, known_tables
 from airflow_txlog.window.answers import Answers
-from airflow_txlog.window.app import Ask, Shown, Window, problem_of
+from airflow_txlog.window.app import Ask, Shown, Window, problem_of, store_of
 from airflow_txlog.window.facts.one_commit import OneCommit, commit_facts
 from airflow_txlog.window.known_tables import TaskRow
 from airflow_txlog.window.site import KnownTable, Refused, View
 
+log = logging.getLogger(__name__)
+
 _DATABASE = "airflow"
+_BASE_FRESH_S = 300.0
+_BASE_WAIT_S = 1.0
 _KNOWN_FRESH_S = 10.0
 _VIEW_FRESH_S = 5.0
 _ASKED_FRESH_S = 1.0
@@ -86,6 +92,7 @@ class AirflowSite:
 
     def __init__(self) -> None:
         self._answers = Answers()
+        self._listing: set[Hashable] = set()
 
     async def user(self, request: Request) -> Any:
         """Return Airflow's user. Raises Refused (401, 403)."""
@@ -101,8 +108,34 @@ class AirflowSite:
             for uri, each in known.items()
             if not permitted.isdisjoint(each.dag_ids)
         }
+        for each in await self._in_base_folders(user, name):
+            tables.setdefault(each.uri, each)
         # A commit may name a DAG of another Airflow, for which this one has no permissions.
         return View(tables=tables, sees=lambda dag_id: dag_id in permitted or dag_id not in every, user=user)
+
+    async def _in_base_folders(self, user: Any, name: str) -> list[KnownTable]:
+        """Return the tables in the base folders of the connections that the user may read, as far as they are known."""
+        found: list[KnownTable] = []
+        for conn_id, base in (await self.asked("bases", known_tables.base_folders, _KNOWN_FRESH_S)).items():
+            may_see = partial(guard.may_see_connection, user, conn_id)
+            if await self.asked(("connection", name, conn_id), may_see, _VIEW_FRESH_S):
+                found += await self._below(conn_id, base)
+        return found
+
+    async def _below(self, conn_id: str, base: str) -> list[KnownTable]:
+        """Return the tables in a base folder; without a quick answer of its store, the last known ones."""
+        key = ("below", conn_id, base)
+        if key not in self._listing:
+            self._listing.add(key)
+            list_tables = partial(known_tables.tables_below, conn_id, base)
+            try:
+                found = self._answers.get(key, store_of(base), list_tables, _BASE_FRESH_S)
+                return list(await asyncio.wait_for(found, _BASE_WAIT_S))
+            except Exception as error:
+                log.warning("The base folder of the connection %s was not listed: %s", conn_id, type(error).__name__)
+            finally:
+                self._listing.discard(key)
+        return list(self._answers.last(key) or ())
 
     async def asked(self, key: Any, ask: Callable[[], Any], fresh_s: float) -> Any:
         """Return an answer of Airflow's database."""

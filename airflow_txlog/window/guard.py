@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import bearer_scheme, get_user
+from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
@@ -48,6 +49,14 @@ def may_see(user: Any, dag_id: str, entity: DagAccessEntity) -> bool:
         team = DagModel.get_team_name(dag_id)
     details = DagDetails(id=dag_id, team_name=team) if team is not None else DagDetails(id=dag_id)
     found: bool = get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=user)
+    return found
+
+
+def may_see_connection(user: Any, conn_id: str) -> bool:
+    """Return whether the user may read a connection, and so the names of the tables in its base folder."""
+    team = Connection.get_team_name(conn_id) if hasattr(Connection, "get_team_name") else None
+    details = ConnectionDetails(conn_id=conn_id) if team is None else ConnectionDetails(conn_id=conn_id, team_name=team)
+    found: bool = get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
     return found
 
 

@@ -1,7 +1,9 @@
-"""The tables that Airflow's database names: by asset events, by outlets, and by the rendered fields of our operators.
+"""The tables that Airflow's database names: by asset events, by outlets, and by the rendered fields of our operators;
+and those in the base folders of connections.
 
 A table is known by the DAGs that name it, so a user who may read none of them does not see it. DAG authors decide which
-tables are named here, as they decide what tasks read. The invariant: queries are bounded, and no table is opened.
+tables are named here, as they decide what tasks read. The invariant: queries and listings
+are bounded, and no table is opened.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from airflow.models.asset import AssetEvent, AssetModel, TaskOutletAssetReference
@@ -19,12 +22,17 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import and_, select
 
+from airflow_txlog.engine import Table
 from airflow_txlog.hooks.running_progress import STATE_KEY
+from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute, shown
 from airflow_txlog.window.site import KnownTable
 
 MOST_ROWS = 3_000
 """The newest events, tasks and outlets that are looked at, each."""
+MOST_LISTED = 20_000
+"""The files of a base folder that are looked at."""
+_LOG = "_delta_log"
 _RESULT = "return_value"
 # Both are template fields of each of our operators, so subclasses have them too.
 _FIELDS = frozenset({"table_uri", "spark_conf"})
@@ -59,6 +67,21 @@ class NamedTable:
     dag_ids: set[str] = field(default_factory=set)
     is_certain: bool = False
     """False if only an asset names it, which may be no table."""
+
+
+def base_folders() -> dict[str, str]:
+    """Return the base folders of the connections of type `txlog` in the database, by connection."""
+    with create_session() as session:
+        return _places(session).bases
+
+
+def tables_below(conn_id: str, base: str) -> list[KnownTable]:
+    """Return the tables in the base folder of a connection, among its first MOST_LISTED files. Lists the store."""
+    store = Table.at(base, TxlogHook(conn_id).access).store
+    paths = (info.path for info in islice(store.walk(lambda folder: None, lazily=True), MOST_LISTED))
+    roots = sorted({path.partition(f"/{_LOG}/")[0] for path in paths if f"/{_LOG}/" in path})
+    uris = [_plain(f"{base}/{root}") for root in roots]
+    return [KnownTable(uri=shown(uri), place=uri, conn_id=conn_id) for uri in uris]
 
 
 def known_tables() -> dict[str, KnownTable]:

@@ -199,6 +199,31 @@ def test_a_table_that_no_dag_names_is_not_opened(
             assert answer.status_code == 404, uri
 
 
+def test_tables_in_the_base_folder_of_a_connection_are_shown_to_those_who_may_read_it(
+    server: Any, viewer: dict[str, str], raced: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.connection import Connection
+    from airflow.sdk.execution_time import task_runner
+    from airflow.utils.session import create_session
+
+    # As in the process of an API server, in which no task has run.
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    folder = tmp_path / "lake"
+    table = create(str(folder / "deep" / "orders"), Hands(1_790_000_000_000))
+    with create_session() as session:
+        session.add(Connection(conn_id="a_lake", conn_type="txlog", host=str(folder)))
+    try:
+        page = f"/txlog/{link('table', uri=path_of(table))}"
+        assert server.get(page, headers=viewer).status_code == 404
+        assert server.get(page, headers=token("ADMIN")).status_code == 200
+        assert "deep/orders" in server.get("/txlog/", headers=token("ADMIN")).text
+        assert "deep/orders" not in server.get("/txlog/", headers=viewer).text
+    finally:
+        with create_session() as session:
+            session.query(Connection).filter_by(conn_id="a_lake").delete()
+
+
 def test_a_user_who_may_not_read_the_dag_gets_403_or_404_on_every_route(
     server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
