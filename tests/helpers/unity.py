@@ -89,7 +89,7 @@ class Fault:
     """Harm to the first request that matches `on`, a part of `METHOD /path BODY`, after `after` others that do.
 
     `kind`: "lost" (the request has no effect, the connection breaks), "unanswered" (it has its effect), "refused"
-    (`status` and `type`), "delayed" (by `delay_s`, then answered).
+    (`status` and `type`), "delayed" (it takes effect after `delay_s`).
     """
 
     kind: str
@@ -121,8 +121,6 @@ class FakeUnity:
         self.life_ms = 3_600_000
         self.issued: list[tuple[str, str]] = []
         """The table and the operation of every temporary credential."""
-        self.before: Callable[[str], None] | None = None
-        """Called with `METHOD /path BODY` before a request takes effect, outside the lock."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> FakeUnity:
@@ -398,8 +396,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault is not None and fault.kind == "delayed":
             time.sleep(fault.delay_s)
-        if unity.before is not None:
-            unity.before(request)
         try:
             if fault is not None and fault.kind == "refused":
                 raise Refusal(fault.status, fault.type, f"refused: {fault.type}")

@@ -401,6 +401,21 @@ def test_a_writer_that_is_killed_at_a_request_to_the_catalog_commits_once(
     check_once(unity, entry, 1, 2)
 
 
+@pytest.mark.parametrize("on", ["add-commit", "set-latest-backfilled"])
+def test_a_request_that_arrives_after_its_repetition_changes_nothing(
+    unity: FakeUnity, entry: FakeTable, on: str
+) -> None:
+    store = ManagedStore(LocalStore(folder_of(entry)), committer_of(unity, entry, timeout_s=0.3))
+    table = Table(store, policy=PATIENT)
+    with unity.harmed(Fault("delayed", on=on, delay_s=1.0)):
+        append(table, rows(1))
+        append(table, rows(2))
+        # The late request is answered, and has its effect, by now.
+        threading.Event().wait(1.2)
+    append_once(unity, entry, 3, PATIENT)
+    check_once(unity, entry, 1, 2, 3)
+
+
 def test_an_answer_that_stays_away_is_an_unknown_commit_and_the_retry_finds_it(
     unity: FakeUnity, entry: FakeTable
 ) -> None:
