@@ -416,6 +416,13 @@ def test_a_request_that_arrives_after_its_repetition_changes_nothing(
     check_once(unity, entry, 1, 2, 3)
 
 
+def test_a_repeated_request_names_the_same_staged_file(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry, policy=PATIENT)
+    with unity.harmed(Fault("lost", on="add-commit", times=2)):
+        append(table, rows(1))
+    assert staged_names(table) == [entry.file_names[1]]
+
+
 def test_an_answer_that_stays_away_is_an_unknown_commit_and_the_retry_finds_it(
     unity: FakeUnity, entry: FakeTable
 ) -> None:
