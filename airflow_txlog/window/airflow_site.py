@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 _DATABASE = "airflow"
 _BASE_FRESH_S = 300.0
 _BASE_WAIT_S = 1.0
+_MOST_VIEWS = 200
 _KNOWN_FRESH_S = 10.0
 _VIEW_FRESH_S = 5.0
 _ASKED_FRESH_S = 1.0
@@ -93,6 +95,7 @@ class AirflowSite:
     def __init__(self) -> None:
         self._answers = Answers()
         self._listing: set[Hashable] = set()
+        self._views: dict[str, tuple[tuple[Any, ...], View]] = {}
 
     async def user(self, request: Request) -> Any:
         """Return Airflow's user. Raises Refused (401, 403)."""
@@ -103,12 +106,31 @@ class AirflowSite:
         known: Mapping[str, KnownTable] = await self.asked("known", known_tables.known_tables, _KNOWN_FRESH_S)
         name = f"{type(user).__qualname__} {user.get_id()}"
         permitted, every = await self.asked(("dags", name), lambda: guard.visible_dags(user), _VIEW_FRESH_S)
+        below = await self._in_base_folders(user, name)
+        made = (known, permitted, every, below)
+        before = self._views.get(name)
+        if before is not None and before[0][3] == below and all(map(operator.is_, before[0][:3], made)):
+            return before[1]
+        view = self._view(user, *made)
+        while len(self._views) >= _MOST_VIEWS:
+            self._views.pop(next(iter(self._views)))
+        self._views[name] = made, view
+        return view
+
+    def _view(
+        self,
+        user: Any,
+        known: Mapping[str, KnownTable],
+        permitted: frozenset[str],
+        every: frozenset[str],
+        below: list[KnownTable],
+    ) -> View:
         tables = {
             uri: replace(each, dag_ids=tuple(dag_id for dag_id in each.dag_ids if dag_id in permitted))
             for uri, each in known.items()
             if not permitted.isdisjoint(each.dag_ids)
         }
-        for each in await self._in_base_folders(user, name):
+        for each in below:
             tables.setdefault(each.uri, each)
         # A commit may name a DAG of another Airflow, for which this one has no permissions.
         return View(tables=tables, sees=lambda dag_id: dag_id in permitted or dag_id not in every, user=user)

@@ -106,6 +106,10 @@ class OpenTables:
         with self._lock:
             return self._open.setdefault(known.key, (table, 0))[0]
 
+    def forget(self, known: KnownTable) -> None:
+        with self._lock:
+            self._open.pop(known.key, None)
+
     def note(self, known: KnownTable, files: int) -> None:
         """Note how many files a table has, and let other tables go if there are too many."""
         with self._lock:
@@ -150,7 +154,7 @@ class Window:
             user = await self.site.user(request)
             if request.method not in ("GET", "HEAD"):
                 raise Refused(405, "The window only shows: use GET.")
-            path = _path(request.scope)
+            path = page_path(request.scope)
             if path == "style.css":
                 return self._response(request, 200, _STYLE, "text/css; charset=utf-8")
             page = self.pages.get(path)
@@ -208,7 +212,14 @@ class Window:
         """Return facts of a table. Raises TooLate, TooBusy, and the errors of the table and its store."""
 
         def work() -> Any:
-            facts = compute(self._tables.get(known, self.site.open))
+            try:
+                facts = compute(self._tables.get(known, self.site.open))
+            except Exception:
+                # Its credentials may have changed: it is opened anew the next time.
+                self._tables.forget(known)
+                raise
+            if isinstance(facts, TableFacts) and facts.version is None:
+                self._tables.forget(known)
             self._tables.note(known, files_in(facts))
             return facts
 
@@ -248,9 +259,12 @@ def store_of(uri: str) -> str:
     return f"{scheme_of(uri)}://{split(uri).authority}"
 
 
-def _path(scope: Scope) -> str:
+def page_path(scope: Scope) -> str:
+    """Return the path of a page, without that of the window and, if a proxy has not removed it, of Airflow."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path.removeprefix(root).strip("/") if root else path.strip("/")
+    if not path.startswith(root):
+        root = root.removeprefix(str(scope.get("app_root_path", "")))
+    return path.removeprefix(root).strip("/")
 
 
 def problem_of(error: Exception) -> tuple[int, str]:

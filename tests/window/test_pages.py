@@ -16,9 +16,10 @@ from starlette.testclient import TestClient
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.window.app import Window
+from airflow_txlog.window.answers import AnswerLimits
+from airflow_txlog.window.app import Window, page_path
 from airflow_txlog.window.markup import link
-from airflow_txlog.window.site import StandAlone
+from airflow_txlog.window.site import KnownTable, StandAlone
 from tests.helpers.paths import ROOT
 from tests.window.tables import SCRIPT, Hands, append, busy_table, create, hostile_table, long_log
 
@@ -227,6 +228,45 @@ def test_a_host_of_another_name_is_refused(orders: str) -> None:
     """A page of another site can point its own name at this machine, and its scripts could then read the answers."""
     given = TestClient(Window(StandAlone([orders])), base_url="http://lake.example.com")
     assert given.get("/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "app_root"),
+    [
+        ("/table", "", ""),
+        ("/txlog/table", "/txlog", ""),
+        ("/airflow/txlog/table", "/airflow/txlog", "/airflow"),
+        # A proxy has removed Airflow's own path.
+        ("/txlog/table", "/airflow/txlog", "/airflow"),
+    ],
+)
+def test_a_page_is_found_below_any_path(path: str, root: str, app_root: str) -> None:
+    assert page_path({"path": path, "root_path": root, "app_root_path": app_root}) == "table"
+
+
+def test_a_table_whose_store_refused_is_opened_anew(orders: str) -> None:
+    """The credentials of its connection may have changed."""
+
+    class Refusing(StandAlone):
+        opened = 0
+
+        def open(self, known: KnownTable) -> Table:
+            self.opened += 1
+            table = super().open(known)
+            if self.opened == 1:
+
+                def refuse(*args: object, **kwargs: object) -> None:
+                    raise PermissionError("expired")
+
+                table.store.list = refuse  # type: ignore[method-assign, assignment]
+            return table
+
+    site = Refusing([orders])
+    given = TestClient(Window(site, limits=AnswerLimits(fresh_s=0.0)), base_url="http://127.0.0.1")
+    assert given.get(f"/{link('table', uri=orders)}").status_code == 502
+    assert given.get(f"/{link('table', uri=orders)}").status_code == 200
+    assert given.get(f"/{link('table', uri=orders, before=0)}").status_code == 200
+    assert site.opened == 2
 
 
 @pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
