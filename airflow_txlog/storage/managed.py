@@ -164,12 +164,17 @@ class ManagedStore(Store):
         try:
             state = self._ratified(commit, data)
         except VersionTaken:
-            self._best_effort(lambda: self._inner.delete(commit.path), "the staged file of a lost race was not deleted")
+            self._best_effort(lambda: self._drop(commit), "the staged file of a lost race was not deleted")
             return False
         self._remember(state)
         self._seen(commit).digest = hashlib.sha256(data).digest()
         self._best_effort(lambda: self._publish(state, {version: data}), f"version {version} was not published")
         return True
+
+    def _drop(self, commit: Ratified) -> None:
+        """Delete a staged file, unless it is the winner itself and the catalog has forgotten our request."""
+        if all(each.file_name != commit.file_name for each in self._load().unpublished):
+            self._inner.delete(commit.path)
 
     def _ratified(self, commit: Ratified, data: bytes) -> CatalogState:
         try:
@@ -236,7 +241,11 @@ class ManagedStore(Store):
         seen = self._memory.seen
         if len(seen) > _KEPT:
             seen.pop(min(tuple(seen)), None)
-        return seen.setdefault(commit.version, _Seen(commit))
+        known = seen.get(commit.version)
+        # Another name: the catalog was set back, and the version is another one.
+        if known is None or known.ratified.file_name != commit.file_name:
+            known = seen[commit.version] = _Seen(commit)
+        return known
 
     def _located(self, version: int, path: str) -> Ratified | None:
         """Return the ratified commit whose staged file has the version; None if it is published.

@@ -423,6 +423,19 @@ def test_a_repeated_request_names_the_same_staged_file(unity: FakeUnity, entry: 
     assert staged_names(table) == [entry.file_names[1]]
 
 
+def test_a_catalog_that_forgets_our_request_loses_no_commit(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry)
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(table, rows(1))
+        data = table.store.read(commit_name(1))
+        # The same request again is a conflict with itself.
+        ours, entry.file_names[1] = entry.file_names[1], "another"
+        assert not table.store.put_if_absent(commit_name(1), data)
+    unpublish(entry, 1)
+    assert ours in staged_names(table)
+    assert opened(unity, entry).store.read(commit_name(1)) == data
+
+
 def test_an_answer_that_stays_away_is_an_unknown_commit_and_the_retry_finds_it(
     unity: FakeUnity, entry: FakeTable
 ) -> None:
