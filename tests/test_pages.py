@@ -108,3 +108,29 @@ def test_start_here_shows_its_output(tmp_path: Path, airflow_database: Path) -> 
     shown = run_script(script, tmp_path, airflow_database)
     (expected,) = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert normal(shown) == normal(expected)
+
+
+BLOCK = re.compile(
+    r"(?:as `(?P<file>[^`\n]+)`:\n\n)?^```(?P<kind>python|bash|text)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(1200)
+@pytest.mark.long("ten real DAG runs")
+def test_the_tutorial_runs_from_an_empty_folder_to_a_conflict(tmp_path: Path, airflow_database: Path) -> None:
+    """Every file is saved and every command run as it stands; only the folder is another one."""
+    page = (DOCS / "tutorial.md").read_text().replace("/tmp/tutorial", str(tmp_path / "tutorial"))
+    script, expected = "", []
+    for block in BLOCK.finditer(page):
+        if block["kind"] == "text":
+            expected += block["text"].splitlines()
+        elif block["kind"] == "python":
+            assert block["file"], "the page names the file of each block"
+            script += f"cat > {block['file']} <<'END OF THE FILE'\n{block['text']}END OF THE FILE\n"
+        else:
+            script += block["text"].replace("airflow db migrate", "cp ../home/airflow.db airflow.db")
+    shown = run_script(script, tmp_path, airflow_database).splitlines()
+    assert "Joe is still there" in shown
+    assert "Joe is gone" in shown
+    assert [line for line in shown if line in expected] == expected
