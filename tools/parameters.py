@@ -95,7 +95,8 @@ def table_of(cls: type) -> str:
         for each in parameters_of(cls)
     ]
     head = ["| parameter | type | default | templated | meaning |", "|---|---|---|---|---|"]
-    lines = [*head, *rows, ""] if rows else []
+    # The style sheet stacks the cells on a narrow screen.
+    lines = ['<div class="parameters" markdown>', "", *head, *rows, "", "</div>", ""] if rows else []
     links = [f"[{base.__name__}](#{base.__name__.lower()})" for base in shared_bases(cls)]
     if links and issubclass(cls, ManyJobsOperator):
         links[-1] += " (except `table_uri` and `deferrable`)"

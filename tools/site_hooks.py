@@ -159,6 +159,9 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    if page.file.src_uri.startswith((OUTSIDE, "decisions/", "reference/")):
+        # Guides come first among the results of a search.
+        page.meta.setdefault("search", {}).setdefault("boost", 0.5)
     linked = with_site_links(page.file.src_uri, markdown)
     tables = parameter_tables() if MARKER.search(linked) else {}
     return outside_of_code(MARKER.sub(lambda marker: tables[marker[1]], linked), for_python_markdown)
