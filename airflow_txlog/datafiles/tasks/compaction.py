@@ -29,6 +29,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import FileTask
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
+from airflow_txlog.datafiles.tasks.small_files import fetched_ahead
 from airflow_txlog.storage import Store
 
 # Small batches are joined before they are encoded: each costs a call for every column.
@@ -75,7 +76,8 @@ class CompactTask(FileTask):
         if self.layout.row_ids is None:
             columns_of = (rows.columns for rows in scan.rows_of_files(files))
         else:
-            columns_of = (self._with_ids(rows, planned, scan) for planned in files for rows in scan.rows_of(planned))
+            fetched = fetched_ahead(files, reads_all=True, is_read_again=False)
+            columns_of = (self._with_ids(rows, planned, scan) for planned in fetched for rows in scan.rows_of(planned))
         for found in columns_of:
             columns = [relabel(column, field.type) for column, field in zip(found, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

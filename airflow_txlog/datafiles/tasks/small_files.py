@@ -66,7 +66,7 @@ def in_runs(
     readers: dict[frozenset[str], _Rows] = {}
     waiting: list[tuple[PlannedFile, pa.Table]] = []
     rows = size_bytes = 0
-    for planned in _fetched_ahead(files, reads_all=reads_all, is_read_again=is_read_again):
+    for planned in fetched_ahead(files, reads_all=reads_all, is_read_again=is_read_again):
         reader = readers.get(given := frozenset(planned.constants))
         if reader is None:
             columns = [field for field in schema if field.name not in given]
@@ -84,7 +84,7 @@ def in_runs(
         yield _joined(waiting)
 
 
-def _fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_again: bool) -> Iterator[PlannedFile]:
+def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_again: bool) -> Iterator[PlannedFile]:
     """Yield the same files; from a remote store several small ones are fetched at once, each by one request."""
 
     def fetch(planned: PlannedFile) -> PlannedFile:
