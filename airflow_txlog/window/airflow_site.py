@@ -1,6 +1,6 @@
 """The window's site in Airflow: its users, the tables that each may see, and the pages of tasks and runs.
 
-The invariant: what Airflow's database holds is asked for on threads with a deadline, like tables.
+The invariant: Airflow's database is read on threads with a deadline, like tables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_TASK = "No such task is known here, or you may not see it."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """What a running job reports. A number that is not known is None."""
+    """The progress of a running job. A number that is not known is None."""
 
     step: str
     done: int
@@ -57,7 +57,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
-    """One task of ours: its state, its table, its commit with the commits that it met, and what it does now."""
+    """One task of ours: its state, its table, its commit with the commits that it met, and its progress."""
 
     row: TaskRow
     uri: str | None
@@ -175,7 +175,7 @@ def airflow_window() -> Window:
 
 
 async def task_page(window: Window, ask: Ask) -> Shown:
-    """Show one task instance. A task of other operators gets a page that says so."""
+    """Show one task instance. Tasks of other operators get a plain page."""
     dag_id, run_id, task_id = (ask.query.get(name, "") for name in ("dag_id", "run_id", "task_id"))
     text = ask.query.get("map_index", "")
     # Of a task that is not mapped, Airflow leaves the placeholder as it is.
@@ -259,7 +259,7 @@ def _number(value: object) -> int | None:
 
 
 def _doing(progress: Mapping[str, Any] | None) -> Doing | None:
-    """Return what a job reports; None for a form that is not ours."""
+    """Return the progress that a job reports; None for a form that is not ours."""
     if progress is None or not isinstance(progress.get("step"), str):
         return None
     counts = {name: _number(progress.get(name)) for name in ("done", "total", "attempt", "conflicts")}

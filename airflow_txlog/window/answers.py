@@ -1,8 +1,8 @@
 """Answers that are computed once for all who ask, on threads that a dead store cannot use up.
 
-One computation runs per key, on a thread of its own that does not keep the process alive. At most some run at once, and
+One computation runs per key, on a separate thread, which does not keep the process alive. At most some run at once, and
 at most half of them for one store, so that a bucket that hangs leaves room for the others. A caller waits until its
-deadline; the computation goes on, and its answer is kept. The invariant: nothing here blocks the event loop.
+deadline; the computation continues, and its answer is kept. The invariant: nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Kept:
 
 
 class TooLate(Exception):
-    """The store has not answered yet. The computation goes on."""
+    """The store has not answered yet. The computation continues."""
 
     def __init__(self, stale: Any, waited_s: float) -> None:
         super().__init__(f"The table's store has not answered for {waited_s:.0f} seconds.")

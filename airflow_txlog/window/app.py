@@ -1,8 +1,8 @@
 """The window as an ASGI application: one table of pages, each with its facts as HTML or as JSON.
 
 Every request is authenticated before anything else, whatever its path and verb. Facts are computed away from the event
-loop and are kept for all users; what a user may not see is left out before a page is rendered. The invariant: a table
-is opened only if the site knows it and the user may see it.
+loop and are kept for all users. Names that a user may not see are left out before a page is rendered. The invariant: a
+table is opened only if the site knows it and the user may see it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who asks, and which DAGs they may see, by Airflow's own auth manager.
+"""The user of a request, and the DAGs that they may see, by Airflow's auth manager.
 
 The invariant: without an answer of the auth manager nothing is shown. Any error of it refuses the request.
 """

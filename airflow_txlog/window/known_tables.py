@@ -2,8 +2,8 @@
 and those in the base folders of connections.
 
 A table is known by the DAGs that name it, so a user who may read none of them does not see it. DAG authors decide which
-tables are named here, as they decide what tasks read. The invariant: queries and listings
-are bounded, and no table is opened.
+tables are named here, as they decide which tables tasks read. The invariant: queries and listings are bounded, and no
+table is opened.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def table_named(rendered: object, places: Places) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
-    """What Airflow's database holds about a task instance of ours."""
+    """The facts of Airflow's database about a task instance of ours."""
 
     dag_id: str
     run_id: str
@@ -251,7 +251,7 @@ def _result(session: Any, task: Any) -> Mapping[str, Any] | None:
 
 
 def progress_of(task: TaskRow) -> Mapping[str, Any] | None:
-    """Return what a running task reports; None before its first report, and before Airflow 3.3."""
+    """Return the progress of a running task; None before its first report, and before Airflow 3.3."""
     try:
         from airflow.models.task_state_store import TaskStateStoreModel as Stored
     except ImportError:

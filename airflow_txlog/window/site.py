@@ -1,4 +1,4 @@
-"""What a window shows, and to whom: the interface of its sites, Airflow and stand-alone; and the stand-alone one."""
+"""The tables of a window and their readers: the interface of its two sites, and the stand-alone one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class KnownTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What one user may see."""
+    """The tables that one user may see."""
 
     tables: Mapping[str, KnownTable]
     sees: Callable[[str], bool] = field(default=lambda dag_id: True)
@@ -61,7 +61,7 @@ class Site(Protocol):
         """Return the user of a request. Raises Refused (401, 403)."""
 
     async def view(self, user: Any) -> View:
-        """Return what the user may see."""
+        """Return the tables that the user may see."""
 
     def open(self, known: KnownTable) -> Table:
         """Return the table, without reading it. May read connections; called on a thread."""

@@ -19,7 +19,7 @@ HEALTHY, ATTENTION, BROKEN = "healthy", "attention", "broken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """One measure of a table, with a sentence that states what it means now."""
+    """One measure of a table, with a sentence about its meaning now."""
 
     name: str
     value: str

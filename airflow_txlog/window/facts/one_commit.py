@@ -1,4 +1,4 @@
-"""The facts of the page of a commit: what it read and changed, which commits it met, and how each was resolved."""
+"""The facts of the page of a commit: its reads and changes, the commits that it met, and how each was resolved."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OneCommit:
     transactions: int
     domains: tuple[str, ...]
     others: tuple[Meeting, ...]
-    """What the job met besides: earlier tries, and commits that the log no longer shows."""
+    """Other meetings of the job: earlier tries, and commits that the log no longer shows."""
     kept_files: int
     """Staged files that the job used again after conflicts."""
     kept_bytes: int

@@ -29,7 +29,7 @@ _DEEPEST = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownField:
-    """A column, or a member of a struct; `change` states what a version in the timeline did to it."""
+    """A column, or a member of a struct; `change` is that of a version in the timeline."""
 
     path: str
     depth: int
@@ -82,7 +82,7 @@ class PartitionSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSizes:
-    """The largest partitions, and what they leave out."""
+    """The largest partitions, and the sums of the others."""
 
     columns: tuple[str, ...]
     count: int

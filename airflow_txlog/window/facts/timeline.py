@@ -65,7 +65,7 @@ class ExpectationTrend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Versions of a table, newest first, and what the log still holds."""
+    """Versions of a table, newest first, and the range of the log."""
 
     lines: tuple[VersionLine, ...]
     commits: int

@@ -1,4 +1,4 @@
-"""One line per version: who made a commit, what it did to rows and files, and what it met on its way.
+"""One line per version: its author, its changes to rows and files, and the commits that it met.
 
 A line comes from one commit file, which never changes, so lines are kept. A commit that is too large is described by
 its commitInfo alone. The invariant: no line contains a value of a row or a statistic of a column.
