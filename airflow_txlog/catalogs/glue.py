@@ -131,6 +131,9 @@ class GlueCatalog:
         database, name = self._names(table.name)
         for attempt in range(_TRIES):
             found = self._table(table.name, self._account, database, name)
+            if found.get("TargetTable"):
+                # The entry is another account's.
+                return False
             check_place(self._entry(table.name, found), table)
             parameters = found.get("Parameters") or {}
             storage = dict(found.get("StorageDescriptor") or {})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec
-from airflow_txlog.errors import InvalidJobSpec, TableNotInCatalog
+from airflow_txlog.errors import InvalidJobSpec, TableNotFound, TableNotInCatalog
 from airflow_txlog.locations import CatalogTable, canonical_place, is_absolute, shown
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ class NamedTablesHook:
         # In the author's spelling, which is part of the identity of the work.
         return entry.uri if given is None else given
 
+    def place_in_source(self, text: str) -> str:
+        """Return the place of a name; any other text as it is, for the record to refuse. Raises as `entry`."""
+        return self.place_of(text) if self.is_name(text) else text
+
     def entry_at(self, uri: str) -> Entry | None:
         """Return the entry of the table at a place, if this task has resolved its name."""
         place = canonical_place(uri)
@@ -151,19 +155,21 @@ class NamedTablesHook:
     def keep_in_catalog(self, result: JobResult) -> str | None:
         """Register a table that was created, or update the entry after a change of its schema or properties.
 
-                Return # The fields of records that hold sources, and those that hold another table's place.
-        _SOURCES, _TABLES = ("source", "keys"), ("samples_to", "quarantine_uri")
-
-        REGISTERED, UPDATED or FAILED; None if there was nothing to do. Never raises: the commit is done.
+        Return REGISTERED, UPDATED or FAILED; None if there was nothing to do. Never raises: the commit is done.
         """
         name = result.table_name
-        if name is None or result.version is None or result.status not in ("committed", "already_done"):
+        if name is None or result.status in ("staged", "failed") or result.details.dry_run:
             return None
         try:
             if canonical_place(result.table_uri) in self.names.to_register:
+                # Also if there was nothing to do: an earlier task may have created the table, and not its entry.
                 self.register(name, result.table_uri)
                 return REGISTERED
-            if self._changed_metadata(result) and self.sync(name, result.table_uri):
+            if (
+                result.status != "nothing_to_do"
+                and self._changed_metadata(result)
+                and self.sync(name, result.table_uri)
+            ):
                 return UPDATED
         except Exception as error:
             log.warning(
@@ -202,7 +208,8 @@ class NamedTablesHook:
         from airflow_txlog.engine.log.actions import decode_commit
         from airflow_txlog.engine.log.names import commit_name
 
-        assert result.version is not None
+        if result.version is None:
+            return True
         path = commit_name(result.version)
         try:
             data = self.followed(result.table_uri).table.store.read(path)

@@ -54,6 +54,7 @@ class RowWritingHook(BaseHook):
 
         def table_uri(self, table: str) -> str: ...
         def keep_in_catalog(self, result: JobResult) -> str | None: ...
+        def place_in_source(self, text: str) -> str: ...
         def followed(self, table: str) -> FollowedTable: ...
         def with_settings(self, spec: JobSpec, runner: str | Runner) -> JobSpec: ...
 
@@ -187,7 +188,7 @@ class RowWritingHook(BaseHook):
         given = {**arguments, "partition_predicate": partition_predicate, **bound, **others}
         spec = JobSpec(
             operation=read_operation(
-                operation_named(_OPERATIONS.get(method, method)), with_places(given, self.table_uri)
+                operation_named(_OPERATIONS.get(method, method)), with_places(given, self.place_in_source)
             ),
             table_uri=table_uri,
             conflict_deadline_s=conflict_deadline_s,

@@ -384,7 +384,7 @@ class TxlogHook(NamedTablesHook, RowWritingHook):
             # Any other dry run does no work that a later call would find done.
             application = ApplicationTransaction(app_id=idempotency_key, version=1, check_digest=True)
         spec = JobSpec(
-            operation=read_operation(operation_named(operation), with_places(arguments, self.table_uri)),
+            operation=read_operation(operation_named(operation), with_places(arguments, self.place_in_source)),
             table_uri=self.table_uri(table),
             application=application,
             spark_conf=dict(spark_conf or {}),

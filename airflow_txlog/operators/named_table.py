@@ -77,7 +77,7 @@ class NamedTableOperator(RenderedOperator):
         `hook`: None when the DAG is parsed, where a name stands for any place if there may be a catalog.
         """
         if hook is not None:
-            arguments = with_places(arguments, hook.table_uri)
+            arguments = with_places(arguments, hook.place_in_source)
         elif self.catalog_conn_id is not None or self.txlog_conn_id is not None:
             arguments = with_places(arguments, lambda name: "/")
         return read_operation(kind, arguments)

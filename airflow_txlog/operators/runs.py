@@ -150,6 +150,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
         for line in summary_lines(result, result.seconds):
             self.log.info("%s", line)
         report_result(context, result, result.seconds)
+        self.hook.keep_in_catalog(result)
         return result
 
 

@@ -258,6 +258,31 @@ def test_a_catalog_that_fails_after_the_commit_fails_no_task(
     assert Table.open(returned["table_uri"], storage_options=lake.options).snapshot().num_files == 1
 
 
+def test_a_table_that_no_task_could_register_is_registered_by_the_next_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def refused(self: object, description: object) -> None:
+            raise PermissionError("no right to create")
+
+        patched.setattr(type(lake.backend.catalog), "register", refused)
+        assert lake.load(idempotency_key="k")["catalog"] == "failed"
+    # The same work again, which is done already.
+    again = lake.load(idempotency_key="k")
+    assert (again["status"], again["catalog"]) == ("already_done", "registered")
+    assert lake.backend.catalog.find(lake.name).uri == again["table_uri"]
+
+
+def test_a_relative_source_without_a_catalog_is_refused_as_before(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJobSpec) as raised:
+        operators.DeltaUpsertOperator(task_id="x", table_uri="/lake/t", source=table("sales.rates"), keys="id")
+    assert raised.value.facts["argument"] == "arguments.source.table"
+    hook = TxlogHook()
+    with pytest.raises(InvalidJobSpec):
+        hook.run("upsert", "/lake/t", {"source": table("sales.rates"), "keys": ["id"]}, idempotency_key="k")
+
+
 def test_the_publication_of_a_new_column_updates_the_catalog(lake: Lake, tmp_path: Path) -> None:
     lake.load()
     wider = pq.read_table(lake.rows).append_column("note", pa.array(["x", "y", "z"]))

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from airflow_txlog.catalogs.base import Description
 from airflow_txlog.catalogs.glue import GlueCatalog
 from airflow_txlog.catalogs.hive import HiveCatalog
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable, InvalidInput
@@ -114,6 +115,19 @@ def test_a_resource_link_leads_to_the_table_of_the_other_account(clock: ManualCl
         entry = glue(endpoint, clock).find("db.t")
     assert requests[1] == ("GetTable", {"CatalogId": "2", "DatabaseName": "x", "Name": "y"})
     assert (entry.name, entry.namespace, entry.dataset) == ("db.t", "arn:aws:glue:eu-west-1:2", "table/x/y")
+    with answering((200, {"Table": link})) as (endpoint, requests):
+        described = Description(
+            name="db.t",
+            uri="s3://b/t",
+            table_id="id",
+            version=1,
+            columns=(),
+            partition_columns=(),
+            properties={},
+            schema_json="",
+        )
+        assert not glue(endpoint, clock).update(described), "the entry is the other account's"
+    assert len(requests) == 1
 
 
 def test_the_second_address_of_a_metastore_answers_if_the_first_is_away(
