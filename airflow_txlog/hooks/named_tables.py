@@ -165,12 +165,12 @@ class NamedTablesHook:
                 # Also if there was nothing to do: an earlier task may have created the table, and not its entry.
                 self.register(name, result.table_uri)
                 return REGISTERED
-            if (
-                result.status != "nothing_to_do"
-                and self._changed_metadata(result)
-                and self.sync(name, result.table_uri)
-            ):
+            is_change = result.status != "nothing_to_do" and self._changed_metadata(result)
+            if is_change and self.sync(name, result.table_uri):
                 return UPDATED
+        except TableNotFound:
+            # There was nothing to do, and so no table was created.
+            return None
         except Exception as error:
             log.warning(
                 "the commit is done, but the catalog %s does not show it: %s: %s. Run `airflow txlog catalog sync %s "
