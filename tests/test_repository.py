@@ -83,6 +83,7 @@ def test_make_alone_lists_every_command() -> None:
         "tools/ensure_venv.sh",
         "tools/ensure_java.sh",
         "tools/ensure_delta_spark.sh",
+        "tools/ensure_moto.sh",
         "tools/ensure_chromium.sh",
         "tools/ensure_page_checks.sh",
         "tools/ensure_docs.sh",

@@ -74,9 +74,6 @@ def running(warehouse: Path) -> Iterator[Metastore]:
 
 
 def _serve(gateway: Any, warehouse: Path) -> tuple[int, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
     jvm = gateway.jvm
     settings = jvm.org.apache.hadoop.hive.conf.HiveConf()
     for name, value in {
@@ -90,8 +87,9 @@ def _serve(gateway: Any, warehouse: Path) -> tuple[int, Any]:
         settings.set(name, value)
     metastore = jvm.org.apache.hadoop.hive.metastore
     handler = metastore.HiveMetaStore.newRetryingHMSHandler("hms", settings, True)
-    address = jvm.java.net.InetSocketAddress(jvm.java.net.InetAddress.getByName("127.0.0.1"), port)
+    address = jvm.java.net.InetSocketAddress(jvm.java.net.InetAddress.getByName("127.0.0.1"), 0)
     transport = jvm.org.apache.thrift.transport.TServerSocket(address)
+    port = int(transport.getServerSocket().getLocalPort())
     arguments = jvm.org.apache.thrift.server.TThreadPoolServer.Args(transport)
     arguments.processor(metastore.TSetIpAddressProcessor(handler))
     server = jvm.org.apache.thrift.server.TThreadPoolServer(arguments)
