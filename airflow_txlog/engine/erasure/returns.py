@@ -214,6 +214,23 @@ class ReturnGuard:
         )
 
 
+class Compared:
+    """The guard of a commit whose files were compared where they come from: they are compared again, and admitted."""
+
+    def __init__(self, guard: ReturnGuard) -> None:
+        self._guard = guard
+
+    def admitted(
+        self, snapshot: Snapshot | None, metadata: Metadata | None, adds: Sequence[Add], changes: Sequence[Cdc]
+    ) -> Sequence[Add]:
+        """Return the files, compared again if the ledger has changed. Raises the errors of `ReturnGuard.check`."""
+        self._guard.check_again()
+        return adds
+
+    def check_again(self) -> None:
+        self._guard.check_again()
+
+
 def _columns_come_back(present: Metadata, metadata: Metadata) -> bool:
     """Return whether the table gets a column that was dropped: one by an id that it lacks and has handed out before."""
     highest = int(present.configuration.get(MAX_ID_PROPERTY, 0))

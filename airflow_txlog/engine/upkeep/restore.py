@@ -50,6 +50,7 @@ from airflow_txlog.engine.table.schema.schema import schema_to_json
 from airflow_txlog.engine.table.schema.types import StructField
 from airflow_txlog.engine.table.snapshot.files import file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.engine.upkeep.running_vacuum import check_no_vacuum_runs
 from airflow_txlog.errors import FilesMissing, UnsupportedFeature
 from airflow_txlog.storage.base import Store
 
@@ -96,7 +97,7 @@ def restore(
 
     Raises FilesMissing if a file to restore, or the file of its deletion vector, is gone or has another size;
     UnsupportedFeature if the target needs a feature that the protocol, or this engine, lacks; ConcurrentWrite if any
-    commit lands first.
+    commit lands first, and if files come back while a vacuum runs.
     """
     head = tx.snapshot
     assert head is not None
@@ -120,7 +121,7 @@ def restore(
 def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_missing: bool = False) -> dict[str, int]:
     """Give the content and the metadata of `target` to the transaction; return the metrics of its commit.
 
-    Raises the errors of `restore`, except ConcurrentWrite.
+    Raises the errors of `restore`.
     """
     head = tx.snapshot
     assert head is not None
@@ -128,6 +129,8 @@ def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_miss
     _check_features(head, target, metadata, store.root)
     coming = _without(target.state.live, head.state.live, store.root)
     going = _without(head.state.live, target.state.live, store.root)
+    if coming.num_rows and not ignore_missing:
+        check_no_vacuum_runs(head)
     missing = missing_files(store, coming)
     if missing and not ignore_missing:
         instead = "Restore a later version, put the files back, or pass ignore_missing=True to restore what is left."

@@ -22,7 +22,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.content.watermarks import watermarks_of
-from airflow_txlog.engine.erasure.returns import Incoming, ReturnGuard
+from airflow_txlog.engine.erasure.returns import Compared, Incoming, ReturnGuard
 from airflow_txlog.engine.log.actions import Add, Metadata, Protocol
 from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, table_to_adds
 from airflow_txlog.engine.staged_changes import staged_snapshot
@@ -99,6 +99,8 @@ class _Clone:
             # Before anything is copied.
             tx.check("CLONE", [*found.coming, *found.renumbered], found.going)
         guard = self._compared(target, wanted, found.coming)
+        # The files were compared in the source. Another commit may come first, of an erasure as well.
+        tx.guard = None if guard is None else Compared(guard)
         if copies:
             self._copy(copies, is_new=target is None)
         added, removed = len(found.coming), found.going.column("size").to_pylist()

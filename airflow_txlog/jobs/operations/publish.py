@@ -40,6 +40,7 @@ from airflow_txlog.errors import (
     CommitConflict,
     InvalidJobSpec,
     StagedChangeGone,
+    SubjectReturns,
     TableReplaced,
     VersionNotFound,
 )
@@ -88,6 +89,8 @@ def _published(context: LogContext, id: str, digest: str) -> JobResult:
     try:
         with context.step("commit"):
             tx.commit(change.commit_operation, change.parameters, change.metrics, tags=change.tags, record_empty=True)
+    except SubjectReturns as error:
+        return _refused(context, id, error)
     except CommitConflict as error:
         # The winner may be our own: another publisher's commit.
         done = _done(context)
@@ -107,6 +110,20 @@ def _published(context: LogContext, id: str, digest: str) -> JobResult:
         metrics=change.metrics,
         files=change.files,
     )
+
+
+def _refused(context: LogContext, id: str, error: SubjectReturns) -> JobResult:
+    """Refuse a change that holds a subject whose erasure was recorded after the change's fate was written.
+
+    Raises SubjectReturns unless another publisher was faster. From then on a task may discard the change.
+    """
+    # Another publisher, which has compared the files before the erasure, loses to this commit and compares them again.
+    context.table.begin().commit("ERASE", record_empty=True)
+    done = _done(context)
+    if done is not None:
+        return done
+    refuse(context.store, id, "it holds an erased subject")
+    raise type(error)(f"{error.message} The staged change {id} waits until it is discarded.", **error.facts) from error
 
 
 def _planned(context: LogContext, id: str, digest: str) -> tuple[Transaction, StagedChange]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from airflow_txlog.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
+from airflow_txlog.storage import LocalStore
 from tests.conftest import ManualClock
 from tests.helpers.rows import append, sorted_rows
 
@@ -152,6 +155,48 @@ def test_after_a_vacuum_a_restore_names_what_is_gone(folder: Path) -> None:
     metrics = table.history(1)[0]["operationMetrics"]
     assert (metrics["numOfFilesAfterRestore"], metrics["numRestoredFiles"]) == ("1", "0")
     assert metrics["tableSizeAfterRestore"] == str(table.snapshot().size_bytes)
+
+
+def test_a_restore_that_begins_while_a_vacuum_deletes_loses_no_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, errors = grown(folder), []
+    delete = LocalStore.delete
+
+    def beginning(self: LocalStore, path: str) -> None:
+        if path.endswith(".parquet") and not errors:
+            # The vacuum has read the log for the last time.
+            with pytest.raises(ConcurrentWrite) as error:
+                Table.open(table.uri).restore(version=1)
+            errors.append(error.value)
+        delete(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", beginning)
+        assert table.vacuum(timedelta(0), check_retention=False).deleted_files == 1
+    (error,) = errors
+    assert error.retryable
+    assert error.winning_operation == "VACUUM START"
+    assert sorted_rows(Table.open(table.uri).to_arrow()) == [{"day": "2", "id": 2}, {"day": "3", "id": 3}]
+    # It is over: what is left comes back.
+    assert table.restore(version=2) == table.snapshot().version
+
+
+def test_a_vacuum_that_was_killed_does_not_stop_restores_for_ever(folder: Path) -> None:
+    table = grown(folder)
+    for _ in range(2):
+        table.begin().commit("VACUUM START")
+        table.begin().commit("VACUUM END", {"status": "COMPLETED"})
+    table.begin().commit("VACUUM START")
+    with pytest.raises(ConcurrentWrite):
+        table.restore(version=1)
+    # A restore that brings no file back loses none.
+    table.restore(version=3)
+    for path in (folder / "_delta_log").iterdir():
+        os.utime(path, (time.time() - 7 * 3600,) * 2)
+    table = Table.open(table.uri)
+    table.restore(version=1)
+    assert [row["id"] for row in sorted_rows(table.to_arrow())] == [1, 2]
 
 
 def test_a_file_that_was_overwritten_counts_as_gone(folder: Path) -> None:

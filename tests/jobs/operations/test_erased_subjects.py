@@ -17,6 +17,7 @@ import pytest
 from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Table, Transaction
+from airflow_txlog.engine.commit import transaction
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
@@ -311,6 +312,66 @@ def test_a_publication_that_meets_an_erasure_is_not_made(tmp_path: Path) -> None
         error = error_of(_publish(tmp_path, handle))
     assert error["type"] == "SubjectReturns"
     assert ids(table) == [0, 1]
+
+
+def _meeting(operation: str, action: Callable[[], object]) -> pytest.MonkeyPatch:
+    """Have `action` come when a commit of this operation is made, after all comparisons before it."""
+    patch, loop, left = pytest.MonkeyPatch(), transaction.commit, [action]
+
+    def late(store: Any, attempt: Any, *given: Any, **more: Any) -> Any:
+        if attempt.operation == operation and left:
+            left.pop()()
+        return loop(store, attempt, *given, **more)
+
+    patch.setattr(transaction, "commit", late)
+    return patch
+
+
+def test_a_clone_that_replaces_a_table_and_meets_an_erasure_there_is_compared_again(tmp_path: Path) -> None:
+    source = make_table(tmp_path / "s", rows(3), rows(2, start=ERASED))
+    table = make_table(tmp_path / "t", rows(3))
+    ledger_at(tmp_path)
+
+    def erased() -> None:
+        other = Table.open(table.uri)
+        erase(other, tmp_path, is_deleted=False)
+        # As an erasure does that finds no row.
+        other.begin().commit("ERASE", record_empty=True)
+
+    patch = _meeting("CLONE", erased)
+    try:
+        clone = {"source": {"table": source.uri}, "shallow": False, "replace": True}
+        assert error_of(guarded(tmp_path, "clone", table, **clone))["type"] == "SubjectReturns"
+    finally:
+        patch.undo()
+    assert ids(table) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["after the erasure's commit", "before it"])
+def test_a_change_that_is_refused_late_says_so_and_can_be_discarded(tmp_path: Path, commits: bool) -> None:
+    table = make_table(tmp_path / "t", rows(3), properties={"delta.isolationLevel": "WriteSerializable"})
+    source = tmp_path / "source.parquet"
+    pq.write_table(rows(2, start=ERASED), source)
+    handle = stage("write", table, source={"format": "parquet", "path": str(source)})
+    staged = files_on_disk(table)
+    ledger_at(tmp_path)
+
+    def erased() -> None:
+        other = Table.open(table.uri)
+        erase(other, tmp_path, is_deleted=False)
+        if commits:
+            other.begin().commit("ERASE", record_empty=True)
+
+    # The first comparison is before the fate of the change, the second with its commit.
+    with after_comparison(2 if commits else 1, erased):
+        error = error_of(_publish(tmp_path, handle))
+    assert error["type"] == "SubjectReturns"
+    assert not error["retryable"]
+    assert "waits until it is discarded" in error["message"]
+    discard(handle)
+    assert files_on_disk(table) < staged
+    assert ids(table) == [0, 1, 2]
+    assert error_of(_publish(tmp_path, handle))["type"] == "StagedChangeGone"
 
 
 def test_the_keys_are_in_no_description_but_that_of_the_process(tmp_path: Path) -> None:
