@@ -239,7 +239,8 @@ class _Attempts:
 
     def _result(self, tx: Transaction, change: Change, number: int, *, is_committed: bool) -> JobResult:
         version = None if tx.outcome is None else tx.outcome.version
-        self._context.met = self._met_before.followed_by(self._memory.met if tx.outcome is None else tx.outcome.met)
+        own = tx.outcome.met if is_committed and tx.outcome is not None else self._memory.met
+        self._context.met = self._met_before.followed_by(own)
         return self._context.result(
             is_committed=is_committed,
             version=version if is_committed else tx.read_version,

@@ -98,6 +98,13 @@ def test_a_commit_in_between_that_is_no_conflict_is_recorded_after_the_one_that_
     assert recorded(table) == result.details.met["last"]  # type: ignore[index]
 
 
+def test_a_job_that_finds_nothing_to_do_after_a_conflict_still_says_what_it_met(table: Table) -> None:
+    with before_commit(lambda tx: rewrites(table, 5)):
+        result = run(None, "delete", table, predicate="id = 5")
+    assert result.status == "nothing_to_do"
+    assert [(each["version"], each["how"]) for each in met(result)] == [(4, "redone")]
+
+
 def test_a_job_that_met_no_commit_records_nothing(table: Table) -> None:
     result = committed(run(None, "delete", table, application=application(), **EACH))
     assert result.details.met is None
