@@ -26,7 +26,7 @@ with DAG(
         table="sales.orders",
         source=query("SELECT id, DATE(:day) AS day, id * 1.5D AS amount FROM range(4)"),
         parameters={"day": "{{ params.day }}"},
-        outlets=[Asset("orders", uri="txlog://lake_names/sales.orders")],
+        outlets=[Asset("sales_orders", uri="txlog://lake_names/sales.orders")],
     )
     total = DeltaWriteOperator(
         task_id="total",

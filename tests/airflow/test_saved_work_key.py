@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.contract.job import ApplicationTransaction, JobSpec
+from airflow_txlog.contract.job import ApplicationTransaction, JobResult, JobSpec
 from airflow_txlog.exactly_once.transactions import work_folder
 from airflow_txlog.runners.child_process import ChildProcessRunner
 from tests.helpers.jobs import KEY
@@ -125,8 +125,9 @@ def test_the_hook_gives_its_jobs_a_key(variables: Variables, tmp_path: Path) -> 
     seen: list[JobSpec] = []
 
     class Runner:
-        def run(self, spec: JobSpec, *, log: Any) -> Any:
+        def run(self, spec: JobSpec, *, log: Any) -> JobResult:
             seen.append(spec)
+            return JobResult(status="nothing_to_do", operation=spec.operation.name, table_uri=spec.table_uri)
 
         def kill(self) -> None:
             raise AssertionError("nothing is killed here")
