@@ -73,7 +73,9 @@ def erase_tombstones(
     lists it. Raises CommitConflict if jobs that record deletions keep coming first, and the errors of the store.
     """
     found = ErasedTombstones()
-    folders = {str(PurePosixPath(info.path).parent) for info in table.store.walk(prefix=f"{FOLDER}/")}
+    folders = {
+        str(PurePosixPath(info.path).parent) for info in table.store.walk(lambda folder: None, prefix=f"{FOLDER}/")
+    }
     for folder in sorted(folders):
         for number in range(_MOST_TRIES):
             try:
@@ -109,15 +111,15 @@ class _InFolder:
         if not held:
             return
         manifests = self._manifests(listed)
+        named = None if number is None else manifest_path(self._folder, number)
+        if named in verdicts and named not in manifests:
+            # What it lists is unknown: the files stay, and the verification finds them.
+            return
         copies, num_records = self._copied(manifests, held)
         rewritten = {path: self._replaced(manifest, copies) for path, manifest in manifests.items()}
-        current = None if number is None else manifests.get(manifest_path(self._folder, number))
-        if current is not None:
-            assert number is not None
-            new = new_number(self._table.clock)
-            manifest = rewritten[manifest_path(self._folder, number)]
-            store.put_if_absent(manifest_path(self._folder, new), encoded(manifest))
-            number = new
+        if named in rewritten:
+            number = new_number(self._table.clock)
+            store.put_if_absent(manifest_path(self._folder, number), encoded(rewritten[named]))
         tx.set_application(application, NO_TOMBSTONES if number is None else number)
         tx.commit("ERASE", tags=self._tags, record_empty=True)
         found.num_records += num_records

@@ -193,6 +193,16 @@ def test_a_tombstone_file_that_cannot_be_read_is_no_pass_and_ends_no_erasure(tmp
     assert error_of(apply(table, (OTHER, 5, 3, "Rome", "u")))
 
 
+def test_files_that_a_list_of_an_unknown_form_may_name_stay_and_are_found(tmp_path: Path) -> None:
+    table = remembering(tmp_path / "t")
+    for manifest in (folder_of(table) / FOLDER).rglob("*.json"):
+        manifest.write_text(manifest.read_text().replace('"format":1', '"format":2'))
+    before = sorted(path.name for path in (folder_of(table) / FOLDER).rglob("*"))
+    assert erase(table).error is None
+    assert sorted(path.name for path in (folder_of(table) / FOLDER).rglob("*")) == before
+    assert not is_gone(table)
+
+
 @pytest.mark.long("forks and kills a process a dozen times")
 def test_tombstones_agree_with_the_table_after_a_kill_at_any_change_of_a_file(tmp_path: Path) -> None:
     whole = remembering(tmp_path / "whole")
