@@ -163,8 +163,7 @@ def write_lines(results: dict[Combination, str]) -> None:
     today = dt.date.today().isoformat()
     lines = ""
     for each in COMBINATIONS:
-        found = results.get(each, "not run | ")
-        result, _, day = found.partition(" | ")
+        result, _, day = results.get(each, "not run | –").partition(" | ")
         lines += f"| {each.airflow} | {each.python} | {each.spark} | {each.pyarrow} | {result} | {day or today} |\n"
     text = PAGE.read_text()
     PAGE.write_text(text[: text.index(START) + len(START)] + HEAD + lines + text[text.index(END) :])
