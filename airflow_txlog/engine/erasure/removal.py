@@ -214,13 +214,20 @@ class _Removing:
             return ()
         tombstones = snapshot.state.tombstones
         paths = canonical_paths(tombstones.column("path"), self._store.root).to_pylist()
-        # The removes of other writers may lack them.
         partitions = [tuple(each or ()) for each in tombstones.column("partition_values").to_pylist()]
+        # The removes of other writers may lack them. The value is unknown then, unless the path shows it.
+        own = {name.lower() for name in self._forms.paths}
+        is_by_key = any(name.lower() in own for name in snapshot.partition_columns)
+        unknown = {
+            path
+            for path, partition in zip(paths, partitions, strict=True)
+            if is_by_key and not partition and not any(f"{name}=" in path.lower() for name in own)
+        }
         holds = {
             partition: any(self._forms.in_text(value or "", name) for name, value in partition)
             for partition in set(partitions)
         }
-        return {path for path, partition in zip(paths, partitions, strict=True) if holds[partition]}
+        return unknown | {path for path, partition in zip(paths, partitions, strict=True) if holds[partition]}
 
     def waits(self) -> list[Wait]:
         """Return the files that were to go and may not yet."""

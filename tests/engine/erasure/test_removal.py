@@ -542,3 +542,22 @@ def test_a_version_that_damaged_bytes_prevent_is_not_rebuilt_and_a_failing_store
             rebuilt_without(Failing(), 1, ())  # type: ignore[arg-type]
     else:
         assert rebuilt_without(Failing(), 1, ()) is None  # type: ignore[arg-type]
+
+
+def test_a_deleted_file_whose_partition_another_writer_did_not_name_goes_too(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"], properties={"delta.columnMapping.mode": "name"})
+    append(table, rows(SUBJECT, *OTHERS))
+    added = set(folder_of(table).rglob("*.parquet"))
+    version = table.snapshot().version + 1
+    run(None, "delete", table, predicate=f"email = '{SUBJECT}'")
+    commit = folder_of(table) / commit_name(version)
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "remove" in line:
+            line["remove"].pop("partitionValues", None)
+            line["remove"].pop("extendedFileMetadata", None)
+    commit.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    table = Table.open(table.uri)
+    table.remove_traces("email", [SUBJECT], writer_hours=0)
+    assert len({path for path in added if path.exists()}) == len(added) - 1
+    assert table.to_arrow().num_rows == 3
