@@ -32,6 +32,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 OURS = {
     "clock",
     "errors",
+    "errors.base",
     "hooks",
     "hooks.waiting",
     "policies",
