@@ -1,8 +1,9 @@
-"""The requests of a week to be forgotten: erased from two tables and from their storage, with one signed report.
+"""The requests of a week to be forgotten: erased from two tables and from their storage, with a signed report for each.
 
-`people` makes the tables, and `requests` leaves a file as another system would. `erase` deletes the rows, the old files
-and the old log, opens every object that is left, and writes the report. Before you run it, put an Ed25519 key into a
-connection named `erasure_signer` (docs/erasure.md). The tables live in the folder named by TXLOG_DEMO_FOLDER.
+`people` makes the tables, and `requests` leaves a file for each request as another system would. `erase` deletes the
+rows, the old files and the old log, opens every object that is left, and writes the reports. Before you run it, put an
+Ed25519 key into a connection named `erasure_signer` (docs/erasure.md). The tables live in the folder named by
+TXLOG_DEMO_FOLDER.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, task
 
@@ -39,22 +41,27 @@ with DAG(
         TxlogHook().append(LETTERS, pa.table({"recipient": emails * 2, "text": ["hello", "goodbye"] * 100}))
 
     @task
-    def requests() -> None:
-        """Write the file of a week."""
+    def requests() -> dict[str, Any]:
+        """Write a file for each request, and return where its subjects are. Airflow keeps no value of a subject."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        Path(REQUESTS).mkdir(parents=True, exist_ok=True)
-        who = pa.table({"email": ["user7@example.org", "user42@example.org"]})
-        pq.write_table(who, f"{REQUESTS}/week.parquet")
+        found = {}
+        for request_id, number in (("r-2026-17", 7), ("r-2026-18", 42)):
+            folder = Path(REQUESTS) / request_id
+            folder.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.table({"email": [f"user{number}@example.org"]}), folder / "who.parquet")
+            found[request_id] = files(str(folder))
+        return found
 
+    requested = requests()
     # [START erase_weekly]
     erase = DeltaEraseOperator(
         task_id="erase",
         tables={PEOPLE: "email", LETTERS: "recipient"},
-        subjects=files(REQUESTS),
+        # {"r-2026-17": files(…), "r-2026-18": files(…)}
+        requests=requested,
         source_column="email",
-        request_id="week-{{ run_id | replace(':', '.') | replace('+', '.') }}",
         report_uri=REPORTS,
         signing_conn_id="erasure_signer",
         # Nothing else writes to these tables.
@@ -62,4 +69,4 @@ with DAG(
         declared={"backups": "There are none."},
     )
     # [END erase_weekly]
-    people() >> requests() >> erase
+    people() >> requested >> erase

@@ -231,10 +231,10 @@ class Details:
     `arguments_changed`: the work was already done, with other arguments than the spec's. `files` (the first ones),
     `dry_run` and `mode` are those of a vacuum; those of a convert are the files that it left out. `upkeep`: the steps
     that were due, `[{"step", "why", "done", …}]`. `staged`: the handle of a staged change. `partitions`: the change by
-    partition, of a dry run. `findings`: the `erasure.report.Findings` of a verification. `erasure`: the steps of an
-    erasure, the objects that have to wait, and the lists of deleted objects. `met`: the other commits that the work
-    met, and how each was resolved, in the form of `engine.commit.content.met`; None without any. `lineage` is None if
-    the job knows none, or if it is too long.
+    partition, of a dry run. `findings`: the `erasure.report.Findings` of a verification, by request. `erasure`: the
+    steps of an erasure, the objects that have to wait, and the lists of deleted objects. `met`: the other commits that
+    the work met, and how each was resolved, in the form of `engine.commit.content.met`; None without any. `lineage` is
+    None if the job knows none, or if it is too long.
     """
 
     arguments_changed: bool = False

@@ -350,10 +350,14 @@ class AuditFailed(TxlogError, facts="table id failed"):
     """A staged change does not pass its audits. `failed`: their names, with the number of rows if known."""
 
 
-class ErasureIncomplete(TxlogError, facts="request_id report left"):
-    """Objects of a table still hold a subject, or could not be read. `left`: how many, by table. See the report."""
+class ErasureIncomplete(TxlogError, facts="request_id report left requests"):
+    """Objects of a table still hold a subject, or could not be read. `left`: how many, by table. See the report.
+
+    Of several requests, `requests` has the `report` and `left` of each that is not complete, by its id.
+    """
 
     left: dict[str, int] | None
+    requests: dict[str, dict[str, object]] | None
 
 
 class CannotRollBack(TxlogError, facts="in_the_way"):

@@ -5,7 +5,8 @@ The invariant: the private key stays in the task's process. A report never repla
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -34,25 +35,29 @@ class PublishedReport:
     public_key: str | None
 
 
-def publish_report(
-    hook: TxlogHook, report_uri: str, report: ErasureReport, signing_conn_id: str | None
-) -> PublishedReport:
-    """Write a report and its page to the folder `report_uri`, which has the lists that it names.
+def publish_reports(
+    hook: TxlogHook, report_uri: str, reports: Iterable[ErasureReport], signing_conn_id: str | None
+) -> Iterator[PublishedReport]:
+    """Write reports and their pages to the folder `report_uri`, which has the lists that they name; yield each place.
 
     Raises InvalidJobSpec for a connection without a key.
     """
     key = None if signing_conn_id is None else signing_key(signing_conn_id)
-    now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
-    body = replace(report, created=now.isoformat(timespec="milliseconds")).body()
     public = None if key is None else public_key_of(key)
-    signature = None if key is None or public is None else (public, key.sign(canonical(body)).hex())
     store = hook.table(report_uri).store
-    name = f"{report.request_id}-{now:%Y%m%dT%H%M%S%f}"
-    document = document_of(body, signature)
-    store.put(f"{name}.html", page_of(body, public, f"{name}.json").encode())
-    # The document comes last: with it, everything that it names is there.
-    store.put(f"{name}.json", document)
-    return PublishedReport(uri=f"{store.root}/{name}.json", page_uri=f"{store.root}/{name}.html", public_key=public)
+    for report in reports:
+        body = report.body()
+        signature = None if key is None or public is None else (public, key.sign(canonical(body)).hex())
+        name = f"{report.request_id}-{datetime.fromisoformat(report.created):%Y%m%dT%H%M%S%f}"
+        store.put(f"{name}.html", page_of(body, public, f"{name}.json").encode())
+        # The document comes last: with it, everything that it names is there.
+        store.put(f"{name}.json", document_of(body, signature))
+        yield PublishedReport(uri=f"{store.root}/{name}.json", page_uri=f"{store.root}/{name}.html", public_key=public)
+
+
+def time_of_report() -> str:
+    """Return the time at which reports are created, in ISO 8601 with milliseconds."""
+    return datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def signing_key(conn_id: str) -> Ed25519PrivateKey:

@@ -8,9 +8,11 @@ complete.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from airflow_txlog.errors import InvalidInput
 
 MOST_SHOWN = 50
 """The objects that do not pass, of a table, which its findings name; its list has all of them."""
+_DATE = re.compile(r"(?<!\d)\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
 REQUEST_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}", re.ASCII)
 
 CHECKLIST: Mapping[str, str] = {
@@ -59,6 +62,9 @@ class Findings:
     from_time: str | None = None
     to_time: str | None = None
     steps: Sequence[Mapping[str, Any]] = ()
+    waits: Sequence[Mapping[str, Any]] = ()
+    """The first objects that may not go before a time: each with its `path`, `until` and `why`, the latest first."""
+    num_waits: int = 0
     tools: Mapping[str, str] = field(default_factory=dict)
     """The versions of the programs that opened the objects."""
 
@@ -109,6 +115,19 @@ class ErasureReport:
     created: str = ""
 
     @property
+    def rechecks(self) -> list[dict[str, str]]:
+        """The days after which subjects can be gone from a place that still has them, the next one first.
+
+        Each has its `item` of the checklist, or "waits" for objects that had to stay, and `on`, a date in ISO 8601. A
+        declaration names its day by its last date.
+        """
+        today = self.created[:10]
+        days = {item: max(_dates_in(text), default="") for item, text in self.declared.items()}
+        days["waits"] = max((wait["until"][:10] for each in self.tables for wait in each.waits), default="")
+        found = [{"item": item, "on": day} for item, day in days.items() if day and day >= today]
+        return sorted(found, key=lambda each: (each["on"], each["item"]))
+
+    @property
     def is_complete(self) -> bool:
         """Whether every table is complete or out of scope, and one or more was verified."""
         is_held = all(each.state == OUT_OF_SCOPE for each in self.tables)
@@ -128,11 +147,18 @@ class ErasureReport:
             "times": asdict(self.times),
             "tables": [asdict(each) for each in self.tables],
             "checklist": checklist,
+            "rechecks": self.rechecks,
             "not_covered": self.not_covered,
         }
         # As it reads back: tuples are lists.
         whole: dict[str, Any] = json.loads(canonical(body))
         return whole
+
+
+def _dates_in(text: str) -> Iterator[str]:
+    for found in _DATE.findall(text):
+        with suppress(ValueError):
+            yield dt.date.fromisoformat(found).isoformat()
 
 
 def document_of(body: Mapping[str, Any], signature: tuple[str, str] | None) -> bytes:

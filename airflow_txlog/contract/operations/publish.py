@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from airflow_txlog.contract.operations.base import Operation, register
 from airflow_txlog.contract.operations.fields import (
     AnyKeys,
     ChangeId,
     Hours,
+    KeySource,
+    KeyValues,
     Location,
     Names,
     Parameters,
     Queries,
+    RowsInProcess,
     Text,
     Version,
 )
 from airflow_txlog.contract.operations.reading import want
-from airflow_txlog.contract.operations.records import WithKeys
+from airflow_txlog.contract.operations.records import is_in_reach, may_be_read_here
 from airflow_txlog.contract.parameters import decode_parameter
 
 _JOBS = "airflow_txlog.jobs.operations"
@@ -120,38 +124,81 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
     commit: Version | None = None
 
 
-class OfSubjects(WithKeys, Operation, frozen=True, kw_only=True):
-    """An operation on the subjects of an erasure: `keys`, by a column of the table or a member of a struct."""
+class OfSubjects(Operation, frozen=True, kw_only=True):
+    """An operation on the subjects of an erasure, by a column of the table or a member of a struct.
+
+    `keys`: those of one request. `requests`: those of several, by the ids of the requests, all by one column.
+    """
 
     needs_spark = True
     uses_ledger = True
 
-    keys: AnyKeys
+    request_id: Text | None = None
+    keys: AnyKeys | None = None
+    requests: Annotated[dict[Text, AnyKeys], Meta(min_length=1, description="a non-empty mapping")] | None = None
+
+    def check(self) -> None:
+        want("arguments.keys", (self.keys is None) != (self.requests is None), "given, or requests instead")
+        want("arguments.request_id", None in (self.request_id, self.requests), "null with requests")
+        columns = {each.column for each in self.by_request.values()}
+        want("arguments.requests", len(columns) == 1, "of one column")
+
+    @property
+    def by_request(self) -> dict[str, KeyValues | KeySource]:
+        """The subjects of each request; those of a single one without an id under `UNNAMED`."""
+        if self.keys is not None:
+            return {self.request_id or UNNAMED: self.keys}
+        return self.requests or {}
+
+    @property
+    def column(self) -> str:
+        """The column of the table that identifies subjects."""
+        return next(iter(self.by_request.values())).column
+
+    @property
+    def _sources(self) -> list[Any]:
+        return [each.source for each in self.by_request.values() if isinstance(each, KeySource)]
+
+    @property
+    def holds_rows(self) -> bool:
+        return any(isinstance(each, RowsInProcess) for each in self._sources)
+
+    @property
+    def may_spare_spark(self) -> bool:
+        return all(map(may_be_read_here, self._sources))
+
+    def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
+        return self.may_spare_spark and all(is_in_reach(each, is_spark_here=is_spark_here) for each in self._sources)
+
+
+UNNAMED = "request"
 
 
 @register
 class VerifyErasure(OfSubjects, frozen=True, kw_only=True, tag="verify_erasure"):
-    """Open every object below the table, and write a verdict on each to a list below `report_uri`. Only read it."""
+    """Open every object below the table, and write a verdict on each to a list below `report_uri`. Only read it.
+
+    `records`: the names of the records there that the erasures of these requests have left.
+    """
 
     job = f"{_JOBS}.verify_erasure:verify_erasure"
 
     report_uri: Location
+    records: Names = ()
 
 
 @register
 class Erase(OfSubjects, frozen=True, kw_only=True, tag="erase"):
     """Delete the subjects' rows, and every object that holds one of them and that the latest version does not need.
 
-    `request_id`: of the subjects in the ledger. `cut_log`: cut the log if it holds one. `writer_hours`: the longest
-    time that a writer takes from its first read to its commit; 0: nothing else writes. `report_uri`: the folder for the
-    list of the deleted objects; None writes none.
+    The subjects of a request with an id are in the ledger first. `cut_log`: cut the log if it holds one.
+    `writer_hours`: the longest time that a writer takes from its first read to its commit; 0: nothing else writes.
+    `report_uri`: the folder for the lists of deleted objects and the record of the work; None writes none.
     """
 
     job = f"{_JOBS}.erase:erase"
-    uses_ledger = True
     rows = {"numDeletedRows": "deleted"}
 
-    request_id: Text | None = None
     cut_log: bool = True
     writer_hours: Hours = 24
     report_uri: Location | None = None

@@ -9,7 +9,7 @@ came. Source: docs/decisions/tombstones.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -32,7 +32,7 @@ from airflow_txlog.engine.commit.content.watermarks import NO_TOMBSTONES
 from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES as APPLICATION
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
+from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, verdict_on
 from airflow_txlog.engine.erasure.parquet_traces import batches_without_values
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CommitConflict
@@ -49,8 +49,8 @@ Copies = Mapping[str, tuple[TombstoneFile, ...]]
 class ErasedTombstones:
     """The result of an erasure among tombstones."""
 
-    held: dict[str, ObjectVerdict] = field(default_factory=dict)
-    """The verdicts on the files that held a subject, by path."""
+    held: dict[str, Held] = field(default_factory=dict)
+    """The files that held a subject and are gone, by path."""
     num_records: int = 0
     """The remembered deletions and events that are forgotten. An older event may bring such a row back."""
 
@@ -64,13 +64,15 @@ def remembers_deletions(snapshot: Snapshot) -> bool:
 def erase_tombstones(
     table: DeltaTable,
     forms: Forms,
-    note: Callable[[Sequence[ObjectVerdict]], object] = lambda verdicts: None,
+    note: NoteGoing = lambda going: None,
     tags: Mapping[str, str] | None = None,
 ) -> ErasedTombstones:
     """Delete the tombstones that hold a subject, with one commit for each kind of keys that has some.
 
-    `note` gets the verdicts on files before these are deleted. A file that cannot be read stays as long as a manifest
-    lists it. Raises CommitConflict if jobs that record deletions keep coming first, and the errors of the store.
+    `note` gets the files with their verdicts before these are deleted. A file that cannot be read stays as long as a
+    manifest lists it.
+
+    Raises CommitConflict if jobs that record deletions keep coming first, and the errors of the store.
     """
     found = ErasedTombstones()
     folders = {
@@ -93,7 +95,7 @@ class _InFolder:
         table: DeltaTable,
         forms: Forms,
         folder: str,
-        note: Callable[[Sequence[ObjectVerdict]], object],
+        note: NoteGoing,
         tags: Mapping[str, str] | None,
     ) -> None:
         self._table, self._store, self._forms = table, table.store, forms
@@ -106,8 +108,8 @@ class _InFolder:
         number = tx.read_application(application)
         # After the transaction has begun: a file that appears later is of a job that may not lose to this one.
         listed = store.list(self._folder)
-        verdicts = {info.path: verdict_on(store, info, self._forms) for info in listed}
-        held = {path: verdict for path, verdict in verdicts.items() if not verdict.passes}
+        verdicts = {info.path: Held(info, verdict_on(store, info, self._forms)) for info in listed}
+        held = {path: found for path, found in verdicts.items() if not found.verdict.passes}
         if not held:
             return
         manifests = self._manifests(listed)
@@ -147,13 +149,14 @@ class _InFolder:
                     found[info.path] = manifest
         return found
 
-    def _copied(self, manifests: Mapping[str, Manifest], held: Mapping[str, ObjectVerdict]) -> tuple[Copies, int]:
+    def _copied(self, manifests: Mapping[str, Manifest], held: Mapping[str, Held]) -> tuple[Copies, int]:
         """Write the files that a manifest lists and that hold a subject again, without it. Count what they lose."""
         copies: dict[str, tuple[TombstoneFile, ...]] = {}
         lost = 0
         for file in {file.name: file for manifest in manifests.values() for file in manifest.files}.values():
             path = self._path_of(file)
-            if path in held and held[path].verdict == "found" and held[path].reason is None:
+            verdict = held[path].verdict if path in held else None
+            if verdict is not None and verdict.verdict == "found" and verdict.reason is None:
                 copies[path], count = self._copy(file)
                 lost += count
         return copies, lost

@@ -13,7 +13,7 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
@@ -283,14 +283,30 @@ class Forms:
         return self._in_texts.occur_in(data)
 
     @cached_property
+    def strings(self) -> list[bytes]:
+        """The bytes by which a text holds a value that no text holds by chance."""
+        return [form.encode() for form in self._rare]
+
+    def counts_in(self, texts: pa.Array) -> Mapping[bytes, int]:
+        """Return those of the `strings` that some texts hold, each with the number of these texts."""
+        return self._in_texts.counts_in(texts)
+
+    def strings_in(self, data: bytes) -> set[bytes]:
+        """Return those of the `strings` that are in the bytes."""
+        return self._in_texts.strings_in(data)
+
+    @cached_property
     def _in_texts(self) -> Needles:
-        return Needles([form.encode() for form in self._rare])
+        return Needles(self.strings)
 
     @cached_property
     def _in_bytes(self) -> Needles:
         """The forms that no text has. JSON in UTF-16 is read as a text."""
         wide = {text.encode(way) for text in self.texts - self._common for way in ("utf-16-le", "utf-16-be")}
-        plain = {each for each in self._bytes if len(each) >= _SHORTEST_RARE and not self._common}
+        # A tiny text among the values must not weaken the search for the others.
+        common = {text.encode() for text in self._common}
+        is_rare = is_text(self.values.type) or is_bytes(self.values.type)
+        plain = {each for each in self._bytes - common if len(each) >= _SHORTEST_RARE and is_rare}
         return Needles(wide | plain)
 
     def in_path(self, path: str) -> bool:

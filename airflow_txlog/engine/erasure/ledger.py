@@ -112,25 +112,33 @@ class Ledger:
 
         Rows that are there already, from an earlier try, are not written again. Raises TableNotFound without a ledger.
         """
-        table_id = snapshot.metadata.id
-        have = self._requests_of(row for row in self._rows(snapshot.uri, table_id) if row["request_id"] == request_id)
-        column, physical = tuple(forms.paths)[:2]
+        return self.record_each(snapshot, {request_id: forms})
+
+    def record_each(self, snapshot: Snapshot, requests: Mapping[str, Forms]) -> int:
+        """Record the subjects of several requests, each with its own, in one commit: see `record`."""
+        table_id, now_s = snapshot.metadata.id, self._table.clock.now_ms() / 1000
+        rows: dict[str, list[Mapping[str, Any]]] = {}
+        for row in self._rows(snapshot.uri, table_id):
+            rows.setdefault(row["request_id"], []).append(row)
         found: list[dict[str, Any]] = []
-        for form in canonical_forms(forms.values):
-            assert form is not None
-            if not any(self._signed(form, chain) in digests for chain, digests in have.items()):
-                found.append(
-                    {
-                        "table_uri": snapshot.uri,
-                        "table_id": table_id,
-                        "request_id": request_id,
-                        "recorded_at": dt.datetime.fromtimestamp(self._table.clock.now_ms() / 1000, dt.UTC),
-                        "column": column,
-                        "physical_column": physical,
-                        "digest": self._newest.sign(form).hex(),
-                        "keys": self._newest.id,
-                    }
-                )
+        for request_id, forms in requests.items():
+            have = self._requests_of(rows.get(request_id, ()))
+            column, physical = tuple(forms.paths)[:2]
+            for form in canonical_forms(forms.values):
+                assert form is not None
+                if not any(self._signed(form, chain) in digests for chain, digests in have.items()):
+                    found.append(
+                        {
+                            "table_uri": snapshot.uri,
+                            "table_id": table_id,
+                            "request_id": request_id,
+                            "recorded_at": dt.datetime.fromtimestamp(now_s, dt.UTC),
+                            "column": column,
+                            "physical_column": physical,
+                            "digest": self._newest.sign(form).hex(),
+                            "keys": self._newest.id,
+                        }
+                    )
         if found:
             tx = self._table.begin()
             self._commit(tx, pa.Table.from_pylist(found, SCHEMA), {"mode": "Append"})

@@ -50,20 +50,31 @@ class Needles:
 
     def holding(self, texts: pa.Array) -> set[int]:
         """Return the numbers of the texts that hold one of the strings."""
+        return {row for row, _ in self._found_in(texts)}
+
+    def counts_in(self, texts: pa.Array) -> Counter[bytes]:
+        """Return the strings that some texts hold, each with the number of these texts."""
+        return Counter(string for _, string in set(self._found_in(texts)))
+
+    def strings_in(self, data: bytes) -> set[bytes]:
+        """Return the strings that are in the bytes."""
+        return {data[start:end] for start, end in self._spans(pa.py_buffer(data))}
+
+    def _found_in(self, texts: pa.Array) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of a text and the string, for each occurrence within one text."""
         _, starts, data = texts.buffers()
         if data is None or not len(texts):
-            return set()
+            return
         is_large = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
         places = memoryview(starts).cast("B").cast("q" if is_large else "i")
         first, last = texts.offset, texts.offset + len(texts)
         # As a multiple of eight, so that numbers stay aligned.
         base = places[first] // _LONG * _LONG
-        found = set()
-        for start, end in self._spans(data.slice(base, places[last] - base)):
+        part = data.slice(base, places[last] - base)
+        for start, end in self._spans(part):
             row = bisect_right(places, start + base, first, last + 1) - 1
             if first <= row < last and end + base <= places[row + 1]:
-                found.add(row - first)
-        return found
+                yield row - first, part.slice(start, end - start).to_pybytes()
 
     def _spans(self, data: pa.Buffer) -> Iterator[tuple[int, int]]:
         for search in self._searches:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.engine.erasure.forms import Forms
@@ -24,7 +24,7 @@ from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo, Store
 
-Verdict = Literal["absent", "found", "statistic only", "deleted", "not readable"]
+Verdict = Literal["absent", "rewritten", "found", "statistic only", "deleted", "not readable"]
 Method = Literal["decoded", "text", "bytes", "name"]
 
 _PARQUET = (b"PAR1", b"PARE")
@@ -53,26 +53,42 @@ class ObjectVerdict:
     @property
     def passes(self) -> bool:
         """Whether the object is known to hold no value."""
-        return self.verdict in ("absent", "deleted")
+        return self.verdict in ("absent", "rewritten", "deleted")
 
 
-def verify(snapshot: Snapshot, forms: Forms) -> Iterator[ObjectVerdict]:
+Note = Callable[[FileInfo | str, ObjectVerdict], object]
+
+
+class Held(NamedTuple):
+    """An object that holds a value, and the verdict on it."""
+
+    info: FileInfo
+    verdict: ObjectVerdict
+
+
+NoteGoing = Callable[[Sequence[Held]], object]
+
+
+def verify(snapshot: Snapshot, forms: Forms, note: Note = lambda target, found: None) -> Iterator[ObjectVerdict]:
     """Yield a verdict on every object below the table, and on each live file elsewhere, as a shallow clone has them.
 
-    Needs only the right to list and to read. A file elsewhere is not readable without `allow_absolute_paths`.
+    Needs only the right to list and to read. A file elsewhere is not readable without `allow_absolute_paths`. `note`
+    gets each verdict on an object that was opened, or on the path of a folder, with that object, before it is yielded.
     """
     files = snapshot.files(columns=["path", "size"])
     paths = canonical_paths(files.column("path"), snapshot.uri).to_pylist()
     for path, size in zip(paths, files.column("size").to_pylist(), strict=True):
         if is_absolute(path):
-            found = verdict_on(snapshot.store, FileInfo(path=path, size_bytes=size, modified_ms=0), forms)
+            info = FileInfo(path=path, size_bytes=size, modified_ms=0)
+            found = verdict_on(snapshot.store, info, forms)
+            note(info, found)
             # Its folder may be one that this machine does not have.
             is_gone = found.verdict == "deleted"
             yield _unreadable(path, "a live file that is not found", forms) if is_gone else found
-    yield from _verify_below(snapshot.store, forms)
+    yield from _verify_below(snapshot.store, forms, note)
 
 
-def _verify_below(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
+def _verify_below(store: Store, forms: Forms, note: Note) -> Iterator[ObjectVerdict]:
     seen: dict[tuple[str, int, int, str | None], Verdict] = {}
     reported: set[tuple[str, str | None]] = set()
     for _ in range(_LISTINGS):
@@ -86,7 +102,7 @@ def _verify_below(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
             elif known == "deleted":
                 yield _unreadable(info.path, "listed, but not found", forms)
                 seen[_identity(info)] = "not readable"
-        for found in _without_content(store, forms, unreadable, listed):
+        for found in _without_content(store, forms, note, unreadable, listed):
             if (found.path, found.reason) not in reported:
                 reported.add((found.path, found.reason))
                 yield found
@@ -95,21 +111,22 @@ def _verify_below(store: Store, forms: Forms) -> Iterator[ObjectVerdict]:
         for info in new:
             found = verdict_on(store, info, forms)
             seen[_identity(info)] = found.verdict
+            note(info, found)
             yield found
     yield _unreadable("", "objects appear faster than they are read", forms)
 
 
 def _without_content(
-    store: Store, forms: Forms, unreadable: Sequence[str], files: Sequence[str]
+    store: Store, forms: Forms, note: Note, unreadable: Sequence[str], files: Sequence[str]
 ) -> Iterator[ObjectVerdict]:
     """Yield the verdicts on everything below the table that is no object to open."""
     yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
     yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
     yield from (_unreadable(path, "a key that is no path", forms) for path in store.odd_keys())
-    yield from _in_empty_folders(store, forms, files)
+    yield from _in_empty_folders(store, forms, note, files)
 
 
-def _in_empty_folders(store: Store, forms: Forms, files: Sequence[str]) -> Iterator[ObjectVerdict]:
+def _in_empty_folders(store: Store, forms: Forms, note: Note, files: Sequence[str]) -> Iterator[ObjectVerdict]:
     """Yield a verdict on each folder whose name holds a value, and which has no file that shows it."""
     named = [path for path in store.list_directories() if forms.in_path(path)]
     if named:
@@ -117,9 +134,11 @@ def _in_empty_folders(store: Store, forms: Forms, files: Sequence[str]) -> Itera
         for path in named:
             if path not in above:
                 trace, shown = Trace("path", "value"), forms.without_values(path)
-                yield ObjectVerdict(
+                found = ObjectVerdict(
                     path=shown, size_bytes=0, digest=None, method="name", verdict="found", traces=(trace,)
                 )
+                note(path, found)
+                yield found
 
 
 def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:

@@ -101,6 +101,23 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
                 raise ValueError("bytes that the footer does not name are packed")
 
 
+def values_in_rows(file: DataFile, forms: Forms) -> Iterator[tuple[str, bool, pa.Array]]:
+    """Yield the rows of each leaf column that may hold a value, batch by batch: its path, whether it is the key, and
+    its values. Raises the errors of `traces_in_parquet`.
+    """
+    with open_data_file(file) as parquet:
+        forms = _forms_in(file, parquet, forms)
+        by_number = {leaf.number: leaf for leaf in _searched(parquet, forms)}
+        wanted = _top_level(parquet, (leaf.path for leaf in by_number.values()))
+        numbers = _leaf_numbers(parquet)
+        for _, batch in read_batches(file, parquet, [parquet.schema_arrow.field(name) for name in wanted]):
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                for number, values in zip(numbers[name], leaves(plain_array(column)), strict=True):
+                    if number in by_number:
+                        path = by_number[number].path
+                        yield path, forms.is_key(path), plain_array(values)
+
+
 def batches_without_values(file: DataFile, forms: Forms) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of a file without those that hold a value, and how many these were in each batch.
 

@@ -28,7 +28,7 @@ from airflow_txlog.engine.checkpointing import (
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
 from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
+from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, ObjectVerdict, verdict_on
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.columns import TOMBSTONES
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, commit_name, parse_name
@@ -72,6 +72,8 @@ class Removal:
     deleted_bytes: int = 0
     deleted_log_files: int = 0
     cut: int | None = None
+    checkpoint: int | None = None
+    """The version whose checkpoint was written now; None if none was."""
     waits: tuple[Wait, ...] = ()
     num_tombstones: int = 0
     """The remembered deletions and events of applied changes that are forgotten: an older event may bring a subject
@@ -93,14 +95,14 @@ def remove_traces(
     cuts_log: bool = True,
     tags: Mapping[str, str] | None = None,
     say: Say = lambda line: None,
-    note: Note = lambda verdicts: None,
+    note: NoteGoing = lambda going: None,
 ) -> Removal:
     """Delete the objects that hold a value and that the latest version does not need.
 
     `writer_ms`: the longest time that a writer of the table takes from its first read to its commit. A file that no
     commit names, and a commit that was followed by another one, stay that long. 0: nothing else writes now.
-    `cuts_log`: cut the log if it holds a value. Its older versions can no longer be read then. `note` gets the verdicts
-    on objects before any of them is deleted, and may get those on some that stay.
+    `cuts_log`: cut the log if it holds a value. Its older versions can no longer be read then. `note` gets the objects
+    with their verdicts before any of them is deleted, and may get some that stay.
 
     Raises UnsupportedFeature if the table may not be written here, and the errors of the store.
     """
@@ -119,6 +121,7 @@ def remove_traces(
         deleted_bytes=size,
         deleted_log_files=log_files,
         cut=cut,
+        checkpoint=removing.checkpoint,
         waits=tuple(waits),
         num_tombstones=num_tombstones,
         gone=tuple(removing.gone()),
@@ -127,39 +130,42 @@ def remove_traces(
 
 class _Removing:
     def __init__(
-        self, table: DeltaTable, forms: Forms, writer_ms: int, tags: Mapping[str, str] | None, say: Say, note: Note
+        self, table: DeltaTable, forms: Forms, writer_ms: int, tags: Mapping[str, str] | None, say: Say, note: NoteGoing
     ) -> None:
         self._table, self._store, self._forms = table, table.store, forms
         self._writer_ms, self._tags, self._say, self._note = writer_ms, tags, say, note
-        self._noted: set[str] = set()
+        self._noted: dict[int, Held] = {}
+        self.checkpoint: int | None = None
         self._held: list[FileInfo] = []
         self._of_others: tuple[str, ...] = ()
-        self._verdicts: dict[str, ObjectVerdict] = {}
+        self._found: dict[str, Held] = {}
 
     def _holds(self, info: FileInfo, named: Collection[str] = ()) -> bool:
         verdict = verdict_on(self._store, info, self._forms)
         # One that cannot be read may hold a value.
         holds = info.path in named or not verdict.passes
         if holds:
-            self._verdicts[info.path] = verdict
+            known = self._found.get(info.path)
+            if known is None or known.verdict != verdict:
+                self._found[info.path] = Held(info, verdict)
         return holds
 
     def _note_down(self) -> None:
-        """Hand on the verdicts so far, before an object goes: a kill must not take the record of it."""
-        new = self._verdicts.keys() - self._noted
+        """Hand on the objects found so far, before one of them goes: a kill must not take the record of it."""
+        new = [held for _, held in sorted(self._found.items()) if id(held) not in self._noted]
         if new:
-            self._note([self._verdicts[path] for path in sorted(new)])
-            self._noted |= new
+            self._note(new)
+            self._noted |= {id(held): held for held in new}
 
     def gone(self) -> Iterable[ObjectVerdict]:
         """Yield the verdicts on the objects that held a value, or that the log named by one, and that are gone."""
-        return (found for path, found in self._verdicts.items() if self._store.stat(path) is None)
+        return (held.verdict for path, held in self._found.items() if self._store.stat(path) is None)
 
     def forget(self) -> int:
         """Leave the values out of the tombstones of applied changes. Return how many tombstones held one."""
         erased = erase_tombstones(self._table, self._forms, self._note, self._tags)
-        self._verdicts |= erased.held
-        self._noted |= erased.held.keys()
+        self._found |= erased.held
+        self._noted |= {id(held): held for held in erased.held.values()}
         if erased.num_records:
             self._say(
                 f"{erased.num_records} tombstones of applied changes held a subject and are erased. An older event of "
@@ -331,6 +337,7 @@ class _Removing:
                 snapshot = self._table.snapshot()
             self._note_down()
             replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
+            self.checkpoint = snapshot.version
             held, _ = self._held_in_log()
             version = self._usable(held) if held else None
             # Without a race, the latest version itself holds a value, and so does every checkpoint of it.

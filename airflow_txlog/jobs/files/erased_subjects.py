@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import DeltaTable, Snapshot
@@ -53,13 +53,13 @@ def guard_of(
     )
 
 
-def record_erasure(context: LogContext, request_id: str, snapshot: Snapshot, forms: Forms) -> int | None:
-    """Record the subjects of a request in the ledger; return how many rows of the ledger are new, None without one.
+def record_erasure(context: LogContext, snapshot: Snapshot, requests: Mapping[str, Forms]) -> int | None:
+    """Record the subjects of each request in the ledger; return how many rows of it are new, None without one.
 
     An erasure calls it before it deletes the first row. Raises LedgerKeyMissing, TableNotFound.
     """
     ledger = _ledger_of(context)
-    return None if ledger is None else ledger.record(request_id, snapshot, forms)
+    return None if ledger is None else ledger.record_each(snapshot, requests)
 
 
 def _ledger_of(context: LogContext) -> Ledger | None:

@@ -9,22 +9,25 @@ ledger before the first row is deleted, so that no job brings them back after a 
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import Delete, Erase, KeyValues, Operation, Optimize
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.checkpointing import named_sidecars
+from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
 from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
 from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
+from airflow_txlog.engine.erasure.object_verdicts import Held, ObjectVerdict
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
+from airflow_txlog.engine.log.actions import decode_commit
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
@@ -32,16 +35,24 @@ from airflow_txlog.engine.upkeep.vacuum_plan import milliseconds
 from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.files.erased_subjects import record_erasure
+from airflow_txlog.jobs.files.erasure_lists import (
+    ErasureRecord,
+    ListWriter,
+    earlier_records,
+    entry_of,
+    lists_of,
+    object_of,
+    objects_in,
+    place_of,
+)
 from airflow_txlog.jobs.operations.delete.job import delete
 from airflow_txlog.jobs.operations.optimize.job import optimize
-from airflow_txlog.jobs.operations.verify_erasure import entry_of, list_name, lists_of, write_list
-from airflow_txlog.jobs.source.given_keys import given_keys
-from airflow_txlog.jobs.sql.gate import SqlGate, quoted
+from airflow_txlog.jobs.source.given_keys import given_requests
+from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.storage.base import Store
 
 _WAITS_SHOWN = 20
-# The kinds of lists: of the objects that are gone, and of those that were about to go.
-_DELETED, _PLANNED = "deleted", "planned"
+_MINUTE_MS = 60_000
 
 
 def erase(context: JobContext) -> JobResult:
@@ -58,6 +69,9 @@ class _Erasure:
         self._context = context
         self._described = context.record(Erase)
         self._steps: list[dict[str, Any]] = []
+        self._written: dict[str, int] = {}
+        # A verdict stays here as long as its id.
+        self._holders: dict[int, tuple[ObjectVerdict, Holders]] = {}
 
     def run(self) -> JobResult:
         context = self._context
@@ -68,24 +82,17 @@ class _Erasure:
         report_uri = self._described.report_uri
         lists = None if report_uri is None else lists_of(context, report_uri)
         with context.step("read"):
-            keys, _ = given_keys(context, SqlGate(context), self._described.keys, snapshot)
-            forms = Forms.of(snapshot, self._described.keys.column, keys)
-        self._log_plan(snapshot, forms)
-        self._record(snapshot, forms)
+            requests = given_requests(context, self._described, snapshot)
+        self._log_plan(snapshot, requests)
+        self._record(snapshot, requests)
+        forms = requests.forms
         deleted = self._ends("delete", delete(self._as(self._delete(snapshot, forms))))
         # Its keys are written down there; what is left would count as an object that cannot be read.
         remove_saved_work(context.store, context.inputs_folder)
         purged = self._ends("purge", optimize(self._as(Optimize(purge=True))))
+        self._keep_written(forms)
         with context.step("remove"):
-            removal = remove_traces(
-                context.table,
-                forms,
-                writer_ms=milliseconds(self._described.writer_hours),
-                cuts_log=self._described.cut_log,
-                say=context.log,
-                note=partial(self._plan_deletion, lists),
-            )
-        self._step("remove", removal.version)
+            removal = self._remove(requests, lists)
         for wait in removal.waits[:_WAITS_SHOWN]:
             context.log(f"{wait.path} stays until {moment_text(wait.until_ms)}: {wait.why}")
         metrics = {
@@ -101,44 +108,87 @@ class _Erasure:
             read_version=snapshot.version,
             metrics=metrics,
         )
-        return dataclasses.replace(result, details=Details(erasure=self._report(removal, lists, forms)))
+        return dataclasses.replace(result, details=Details(erasure=self._report(removal, requests, lists)))
 
-    def _record(self, snapshot: Snapshot, forms: Forms) -> None:
-        request_id = self._described.request_id
-        if request_id is not None:
-            with self._context.step("record"):
-                count = record_erasure(self._context, request_id, snapshot, forms)
-                if count is not None:
-                    # The delete may find no row, and commit nothing. A job that has compared its rows with the ledger
-                    # before loses to this commit, or its rows are seen by the delete. An earlier try may have recorded
-                    # them and been killed before this commit.
-                    self._context.table.begin().commit("ERASE", record_empty=True)
+    def _record(self, snapshot: Snapshot, requests: Requests) -> None:
+        if self._described.requests is None and self._described.request_id is None:
+            return
+        with self._context.step("record"):
+            count = record_erasure(self._context, snapshot, requests.by_id)
             if count is not None:
-                self._context.log(f"{plural(count, 'subject')} recorded in the ledger of erasures")
+                # The delete may find no row, and commit nothing. A job that has compared its rows with the ledger
+                # before loses to this commit, or its rows are seen by the delete. An earlier try may have recorded
+                # them and been killed before this commit.
+                self._context.table.begin().commit("ERASE", record_empty=True)
+        if count is not None:
+            self._context.log(f"{plural(count, 'subject')} recorded in the ledger of erasures")
 
     def _delete(self, snapshot: Snapshot, forms: Forms) -> Delete:
         """Return the delete of the subjects' rows: by keys, or for a member of a struct by a condition."""
-        column, values = self._described.keys.column, forms.values.to_pylist()
+        column, values = self._described.column, forms.values.to_pylist()
         if snapshot.delta_schema.find(column) is not None:
             return Delete(predicate=None, keys=KeyValues(column=column, values=encode_parameter(values, "keys")))
         path = ".".join(quoted(part) for part in column.split("."))
         given = {f"subject_{number}": encode_parameter(value, "subject") for number, value in enumerate(values)}
         return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
 
+    def _remove(self, requests: Requests, lists: Store | None) -> Removal:
+        attribution, ids = Attribution(self._context.store, requests), list(requests.by_id)
+
+        def note(going: Sequence[Held]) -> None:
+            for info, found in going:
+                # It is deleted for all of them: a request that only its statistics show may be left out.
+                self._holders[id(found)] = found, attribution.of(info, found, may_miss=True)
+            if lists is not None:
+                self._write_record((each.verdict for each in going), ids, lists, is_plan=True)
+
+        removal = remove_traces(
+            self._context.table,
+            requests.forms,
+            writer_ms=milliseconds(self._described.writer_hours),
+            cuts_log=self._described.cut_log,
+            say=self._context.log,
+            note=note,
+        )
+        files = {"deleted_files": removal.deleted_files, "deleted_log_files": removal.deleted_log_files}
+        self._step("remove", removal.version, **files)
+        if removal.checkpoint is not None:
+            store = self._context.store
+            named = named_sidecars(store).versions
+            sidecars = [path for path, last in named.items() if last == removal.checkpoint]
+            there = look(store, removal.checkpoint).checkpoints.get(removal.checkpoint, ())
+            infos = [*(info for each in there for info in each.files), *map(store.stat, sidecars)]
+            self._written |= {info.path: info.size_bytes for info in infos if info is not None}
+        return removal
+
+    def _keep_written(self, forms: Forms) -> None:
+        """Keep the paths and sizes of the data files that the commits of this run have added."""
+        store = self._context.store
+        for step in self._steps:
+            with store.open_input(commit_name(step["version"])) as source:
+                commit = decode_commit(step["version"], source.read(), commit_name(step["version"]))
+            # A file that only gets a deletion vector is an old one.
+            old = {each.path for each in commit.removes}
+            adds = [each for each in commit.adds if each.path not in old]
+            paths = canonical_paths(pa.array([each.path for each in adds], pa.string()), store.root).to_pylist()
+            for path, add in zip(paths, adds, strict=True):
+                self._written[forms.without_values(path)] = add.size
+
     # --- the report -------------------------------------------------------------------------------------------------
 
-    def _log_plan(self, snapshot: Snapshot, forms: Forms) -> None:
+    def _log_plan(self, snapshot: Snapshot, requests: Requests) -> None:
         first = look(self._context.store, 0).earliest
+        several = f" of {len(requests.by_id)} requests" if len(requests.by_id) > 1 else ""
         self._context.log(
-            f"plan: erase {plural(len(forms.values), 'subject')} from version {snapshot.version}; versions can be read "
-            f"from {first} on. Those that need a file with a subject end, also for readers that read one now"
+            f"plan: erase {plural(len(requests.forms.values), 'subject')}{several} from version {snapshot.version}; "
+            f"versions can be read from {first} on. Those that need a file with a subject end, also for readers that "
+            "read one now"
         )
         if self._described.cut_log:
             self._context.log(
                 "if the log holds a subject, it will begin at a new checkpoint, and all versions before that end. "
                 f"Files and commits that a writer may need stay {self._described.writer_hours:g} hours"
             )
-
         if remembers_deletions(snapshot):
             self._context.log(
                 "the table remembers the deletions of applied changes. The tombstones of a subject are erased, too: an "
@@ -150,65 +200,95 @@ class _Erasure:
             self._step(name, result.version)
         return result
 
-    def _step(self, name: str, version: int) -> None:
-        self._steps.append({"name": name, "version": version, "at": moment_text(self._context.clock.now_ms())})
+    def _step(self, name: str, version: int, **facts: int) -> None:
+        now_ms = self._context.clock.now_ms()
+        self._steps.append({"name": name, "version": version, "at": moment_text(now_ms), **facts})
 
-    def _report(self, removal: Removal, lists: Store | None, forms: Forms) -> dict[str, Any]:
-        gone = [_as_deleted(each) for each in removal.gone]
+    def _report(self, removal: Removal, requests: Requests, lists: Store | None) -> dict[str, Any]:
+        ids = list(requests.by_id)
         waits = [
             {"path": wait.path, "until": moment_text(wait.until_ms), "why": wait.why}
             for wait in sorted(removal.waits, key=lambda each: -each.until_ms)[:_WAITS_SHOWN]
         ]
+        runs, deleted = [], {}
+        if lists is not None:
+            uri, log = self._context.table.uri, self._context.log
+            found = earlier_records(lists, uri, ids, log)
+            lost = self._unlisted(lists, earlier_records(lists, uri, ids, log, is_plan=True), found, requests.forms)
+            found.append(self._write_record(removal.gone, ids, lists, lost))
+            runs = [{"name": name, "requests": each.requests, "steps": each.steps} for name, each in found]
+            for request_id in ids:
+                parts = [part for _, each in found for part in each.deleted.get(request_id, ())]
+                deleted[request_id] = list({part["name"]: part for part in parts}.values())
+        # Rounded up to minutes, so that they stay few.
+        ends = sorted({-(-wait.until_ms // _MINUTE_MS) * _MINUTE_MS for wait in removal.waits})
         return {
             "steps": self._steps,
+            "runs": runs,
             "cut": removal.cut,
             "waits": waits,
             "num_waits": len(removal.waits),
+            "ends_ms": ends,
             "until_ms": removal.until_ms,
             "num_tombstones": removal.num_tombstones,
-            "deleted": [] if lists is None else self._lists(lists, gone, forms),
+            "deleted": deleted,
         }
 
-    def _kind(self, what: str) -> str:
-        """Return the start of the names of the lists of this request and table."""
-        # The copies of a table have one id.
-        place = hashlib.sha256(self._context.table.uri.encode()).hexdigest()[:16]
-        return f"{what}-{self._described.request_id}-{place}"
+    def _write_record(
+        self,
+        verdicts: Iterable[ObjectVerdict],
+        ids: Sequence[str],
+        lists: Store,
+        lost: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        *,
+        is_plan: bool = False,
+    ) -> tuple[str, ErasureRecord]:
+        """Write down the deleted objects, with those that an earlier run deleted and did not list (`lost`).
 
-    def _plan_deletion(self, lists: Store | None, verdicts: Sequence[ObjectVerdict]) -> None:
-        """Write down which objects are about to go. A try that is killed after a deletion lists them by this."""
-        if lists is not None and verdicts:
-            write_list(lists, map(_as_deleted, verdicts), self._kind(_PLANNED))
+        `is_plan`: the objects that are about to go. A run that is killed after a deletion lists them by this.
+        """
+        writer, deleted, uri, found = ListWriter(lists), {}, self._context.table.uri, list(verdicts)
+        for request_id in ids:
+            entries = {object_of(each): each for each in self._of_request(found, request_id)}
+            entries |= {object_of(each): each for each in (lost or {}).get(request_id, ())}
+            if entries:
+                kind = "planned-objects" if is_plan else "deleted"
+                deleted[request_id] = [writer.objects(entries.values(), f"{kind}-{place_of(uri)}")]
+        if is_plan:
+            record = ErasureRecord(requests=ids, steps=[], deleted=deleted)
+        else:
+            record = ErasureRecord(requests=ids, steps=self._steps, written=self._written, deleted=deleted)
+        return writer.record(uri, record, is_plan=is_plan), record
 
-    def _lists(self, lists: Store, gone: Sequence[Mapping[str, Any]], forms: Forms) -> list[dict[str, Any]]:
-        """Write the list of the deleted objects; return it and those of earlier tries, before a wait or a kill."""
-        listed = {_object_of(each) for _, entries in self._written(lists, self._kind(_DELETED)) for each in entries}
-        # An earlier try may have deleted some of these, and been killed before it listed them.
-        planned = [each for _, entries in self._written(lists, self._kind(_PLANNED)) for each in entries]
-        planned = [each for each in planned if _object_of(each) not in listed]
-        if planned:
-            unreadable: list[str] = []
-            there = {forms.without_values(info.path) for info in self._context.store.walk(unreadable.append)}
-            # Whether an object below such a folder is gone is unknown.
-            planned = [each for each in planned if each["path"] not in there and not unreadable]
-        new = {_object_of(each): each for each in (*planned, *gone) if _object_of(each) not in listed}
-        if new:
-            write_list(lists, [*new.values()], self._kind(_DELETED))
-        found = []
-        for data, entries in self._written(lists, self._kind(_DELETED)):
-            name, digest = list_name(data, self._kind(_DELETED)), hashlib.sha256(data).hexdigest()
-            found.append({"name": name, "sha256": digest, "num_objects": len(entries)})
+    def _unlisted(
+        self,
+        lists: Store,
+        plans: Sequence[tuple[str, ErasureRecord]],
+        done: Sequence[tuple[str, ErasureRecord]],
+        forms: Forms,
+    ) -> dict[str, list[Mapping[str, Any]]]:
+        """Return by request the objects that a run has planned to delete, that are gone, and that no run has listed."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        there: set[str] | None = None
+        for request_id in {name for _, plan in plans for name in plan.deleted}:
+            listed = {object_of(each) for each in objects_in(lists, done, request_id)}
+            planned = [each for each in objects_in(lists, plans, request_id) if object_of(each) not in listed]
+            if planned and there is None:
+                unreadable: list[str] = []
+                there = {forms.without_values(info.path) for info in self._context.store.walk(unreadable.append)}
+                if unreadable:
+                    # Whether an object below such a folder is gone is unknown.
+                    return {}
+            found[request_id] = [each for each in planned if each["path"] not in (there or ())]
         return found
 
-    def _written(self, lists: Store, kind: str) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
-        """Yield the lists of a kind, each with its bytes."""
-        for name in sorted(info.path for info in lists.walk(lambda folder: None, prefix=f"{kind}-")):
-            with lists.open_input(name) as source:
-                data = source.read()
-            if name != list_name(data, kind):
-                self._context.log(f"{name} is not the list that an earlier try wrote, and is left out of the report")
-                continue
-            yield data, [json.loads(line) for line in gzip.decompress(data).splitlines()]
+    def _of_request(self, verdicts: Iterable[ObjectVerdict], request_id: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the lines on the objects that held a subject of a request, with the digest and the places of then."""
+        for found in verdicts:
+            held = self._holders[id(found)][1] if id(found) in self._holders else Holders({}, found)
+            # A file without traces went because it cannot be read, or because the log names it by a subject.
+            if request_id in held.by_request or not held.by_request:
+                yield entry_of(dataclasses.replace(held.of(request_id), verdict="deleted", reason=None))
 
     def _as(self, operation: Operation) -> JobContext:
         """Return this job as that of one step: it commits, logs and measures as the step's own."""
@@ -218,12 +298,3 @@ class _Erasure:
         # Its inputs lie in the folder that is deleted after this job.
         step.job_id = self._context.job_id
         return step
-
-
-def _as_deleted(verdict: ObjectVerdict) -> dict[str, Any]:
-    """Return the line on an object that held a subject: the digest, the method and the places are those of then."""
-    return entry_of(dataclasses.replace(verdict, verdict="deleted", reason=None))
-
-
-def _object_of(entry: Mapping[str, Any]) -> tuple[str, str | None]:
-    return entry["path"], entry.get("digest")

@@ -1,18 +1,16 @@
-"""VERIFY_ERASURE: open every object below the table, and write down a verdict on each.
+"""VERIFY_ERASURE: open every object below the table, and write down a verdict on each, for each request.
 
-The list of verdicts appears whole, under a name that is made of its content, so a repeated try replaces nothing. The
-invariant: nothing is written below the table, and no right to write there is needed.
+The lists of verdicts appear whole, under names that are made of their content, so a repeated try replaces nothing. The
+subjects of all requests are looked for in one pass, and requests with equal verdicts share their lists. The invariant:
+nothing is written below the table, and no right to write there is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import hashlib
-import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,24 +21,23 @@ from airflow_txlog.contract.erasure.report import MOST_SHOWN, Findings
 from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import VerifyErasure
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
-from airflow_txlog.errors import InvalidInput
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.source.given_keys import given_keys
-from airflow_txlog.jobs.sql.gate import SqlGate
-from airflow_txlog.storage import open_store
-from airflow_txlog.storage.base import Store
+from airflow_txlog.jobs.files.erasure_lists import ErasureRecord, ListWriter, entry_of, lists_of, read_record
+from airflow_txlog.jobs.source.given_keys import given_requests
+from airflow_txlog.storage.base import FileInfo, Store
 
 _PLACES_SHOWN = 300
 
 
 def verify_erasure(context: JobContext) -> JobResult:
-    """Run the job of `context.spec`; `details.findings` are the `Findings` as JSON.
+    """Run the job of `context.spec`; `details.findings` are the `Findings` as JSON, by the id of the request.
 
     Raises UnknownColumn; InvalidInput without subjects, for one that the column cannot hold, and for a folder of the
     report inside of the table; the errors of reading a source of subjects.
@@ -48,82 +45,115 @@ def verify_erasure(context: JobContext) -> JobResult:
     described, snapshot = context.record(VerifyErasure), context.table.snapshot()
     lists = lists_of(context, described.report_uri)
     with context.step("read"):
-        subjects, _ = given_keys(context, SqlGate(context), described.keys, snapshot)
-        forms = Forms.of(snapshot, described.keys.column, subjects)
+        requests = given_requests(context, described, snapshot)
     start_ms = context.clock.now_ms()
     with context.step("verify"):
-        verdicts = list(verify(snapshot, forms))
+        held = _verdicts(snapshot, requests)
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
-    log, entries = look(snapshot.store, 0), [entry_of(each) for each in verdicts]
     # A commit that came after the last listing was not opened.
-    opened = {each.path for each in verdicts}
+    log, opened = look(snapshot.store, 0), {each.others.path for each in held}
     versions = (each for each in range(log.latest, -1, -1) if commit_name(each) in opened)
-    found = Findings(
+    common = Findings(
         table=snapshot.uri,
-        column=described.keys.column,
+        column=described.column,
         table_id=snapshot.metadata.id,
         version=next(versions, snapshot.version),
         oldest_version=log.earliest,
-        num_subjects=len(forms.values),
-        digests=_write_digests(lists, digests_of(forms.values, keys), keys) if keys else None,
-        num_objects=len(entries),
-        verdicts=dict(Counter(each.verdict for each in verdicts)),
-        parts=[write_list(lists, entries)],
-        left=[_shown(each) for each in entries if each["verdict"] in LEFT][:MOST_SHOWN],
         from_time=moment_text(start_ms),
         to_time=moment_text(context.clock.now_ms()),
         tools={"airflow_txlog": __version__, "pyarrow": pa.__version__, "python": platform.python_version()},
     )
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
-    context.log(f"{plural(found.num_objects, 'object')} opened: {counts}")
+    records = [read_record(lists, name, context.log) for name in described.records]
+    findings = _Findings(common, requests, held, [each for each in records if each is not None], keys, lists)
+    with context.step("report"):
+        by_request = {request_id: dataclasses.asdict(findings.of(request_id)) for request_id in requests.by_id}
+    whole = Counter(_of_all(each) for each in held)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in whole.items())
+    context.log(f"{plural(len(held), 'object')} opened: {counts}")
     result = context.result(
         is_committed=False,
-        version=found.version,
+        version=common.version,
         read_version=snapshot.version,
-        metrics={"numObjects": found.num_objects, "numSubjects": found.num_subjects},
+        metrics={"numObjects": len(held), "numSubjects": len(requests.forms.values)},
     )
-    return dataclasses.replace(result, details=Details(findings=dataclasses.asdict(found)))
+    return dataclasses.replace(result, details=Details(findings=by_request))
 
 
-def lists_of(context: JobContext, report_uri: str) -> Store:
-    """Return the folder of the lists. Raises InvalidInput if it is inside of the table."""
-    lists, uri = open_store(report_uri, context.spec.access), context.table.uri
-    if f"{lists.root}/".startswith(f"{uri}/"):
-        raise InvalidInput(
-            f"The folder of the report, {lists.root}, is inside of the table {uri}, and would change what is verified. "
-            "Nothing was read. Name a folder outside of every table."
-        )
-    return lists
+def _verdicts(snapshot: Snapshot, requests: Requests) -> list[Holders]:
+    """Return the verdicts on each object: for the requests whose subject it holds, and for the others."""
+    attribution = Attribution(snapshot.store, requests)
+    # A verdict stays here as long as its id is looked for: not each is yielded.
+    noted: dict[int, tuple[ObjectVerdict, Holders]] = {}
+
+    def note(target: FileInfo | str, found: ObjectVerdict) -> None:
+        noted[id(found)] = found, attribution.of(target, found)
+
+    held = []
+    for found in verify(snapshot, requests.forms, note):
+        held.append(noted[id(found)][1] if id(found) in noted else Holders({}, found))
+        noted.clear()
+    return held
 
 
-def entry_of(verdict: ObjectVerdict) -> dict[str, Any]:
-    """Return the line of a list."""
-    return {name: value for name, value in dataclasses.asdict(verdict).items() if value not in (None, ())}
+def _of_all(held: Holders) -> str:
+    return min((each.verdict for each in held.by_request.values()), default=held.others.verdict)
+
+
+class _Findings:
+    """The findings of each request, with the lists of its objects."""
+
+    def __init__(
+        self,
+        common: Findings,
+        requests: Requests,
+        held: Sequence[Holders],
+        records: Sequence[ErasureRecord],
+        keys: Sequence[DigestKey],
+        lists: Store,
+    ) -> None:
+        self._common, self._requests, self._keys, self._records = common, requests, keys, records
+        self._writer = ListWriter(lists)
+        # Requests differ in the objects that hold a subject of one, and in those that an erasure wrote.
+        self._written = {path: size for each in records for path, size in each.written.items()}
+        self._own = [each for each in held if each.by_request]
+        self._equal = [each.others for each in held if not each.by_request]
+        self._of_none: dict[bool, dict[str, Any]] = {}
+
+    def of(self, request_id: str) -> Findings:
+        """Return the findings of a request."""
+        is_held = any(request_id in each.by_request for each in self._own)
+        has_erased = any(each.deleted.get(request_id) for each in self._records)
+        if not is_held and has_erased in self._of_none:
+            facts = self._of_none[has_erased]
+        else:
+            facts = self._facts(request_id, has_erased)
+            if not is_held:
+                self._of_none[has_erased] = facts
+        values = self._requests.by_id[request_id].values
+        digests = self._writer.digests(digests_of(values, self._keys), self._keys) if self._keys else None
+        return dataclasses.replace(self._common, num_subjects=len(values), digests=digests, **facts)
+
+    def _facts(self, request_id: str, has_erased: bool) -> dict[str, Any]:
+        equal = [self._rewritten(each) if has_erased else each for each in self._equal]
+        own = [each.of(request_id) for each in self._own]
+        # An empty folder is no object: only the request that its name shows has a verdict on it.
+        own = [each for each in own if each.verdict != "absent" or each.digest is not None]
+        # The lists of one request are one; those of several are shared by all that agree on an object.
+        groups = [equal + own] if len(self._requests.by_id) == 1 else [equal, own]
+        entries = [[entry_of(each) for each in group] for group in groups if group]
+        left = (_shown(each) for part in entries for each in part if each["verdict"] in LEFT)
+        return {
+            "num_objects": sum(map(len, entries)),
+            "verdicts": dict(Counter(each["verdict"] for part in entries for each in part)),
+            "parts": [self._writer.objects(part) for part in entries],
+            "left": [each for _, each in zip(range(MOST_SHOWN), left, strict=False)],
+        }
+
+    def _rewritten(self, found: ObjectVerdict) -> ObjectVerdict:
+        """Return the verdict on an object that was read to its end, and which the erasure wrote."""
+        is_written = found.verdict == "absent" and self._written.get(found.path) == found.size_bytes
+        return dataclasses.replace(found, verdict="rewritten") if is_written else found
 
 
 def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"path": entry["path"], "verdict": entry["verdict"], "places": places_of(entry)[:_PLACES_SHOWN]}
-
-
-def write_list(lists: Store, entries: Iterable[Mapping[str, Any]], kind: str = "objects") -> dict[str, Any]:
-    """Write verdicts as lines of JSON; return the file's name and digest, and their number."""
-    lines = [json.dumps(entry, sort_keys=True) for entry in entries]
-    return {**_write(lists, kind, "jsonl", lines), "num_objects": len(lines)}
-
-
-def _write_digests(lists: Store, digests: pa.StringArray, keys: Sequence[DigestKey]) -> dict[str, Any]:
-    """Write the keyed digests of the subjects, one a line; return the file's name and digest, and the keys' ids."""
-    # In order: not in that of the subjects.
-    return {**_write(lists, "subjects", "txt", sorted(digests.to_pylist())), "key_ids": [key.id for key in keys]}
-
-
-def _write(lists: Store, kind: str, ending: str, lines: Sequence[str]) -> dict[str, Any]:
-    data = gzip.compress("\n".join(lines).encode(), mtime=0)
-    name = list_name(data, kind, ending)
-    lists.put(name, data)
-    return {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def list_name(data: bytes, kind: str, ending: str = "jsonl") -> str:
-    """Return the name of a list with this content."""
-    return f"{kind}-{hashlib.sha256(data).hexdigest()[:32]}.{ending}.gz"

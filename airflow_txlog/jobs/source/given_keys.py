@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import KeySource, KeyValues
+from airflow_txlog.contract.operations.publish import OfSubjects
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.engine import Snapshot
+from airflow_txlog.engine.erasure.attribution import Requests
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
@@ -28,6 +30,13 @@ def given_keys(
     source = context.executor.source(context, gate, described.source, "keys.source", snapshot)
     name = key_source_column(described, source.columns.names)
     return source.values_of(name, "read the keys"), source.reads_target
+
+
+def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapshot) -> Requests:
+    """Return the subjects of each request of an erasure. Raises the errors of `given_keys` and of `Requests.of`."""
+    gate = SqlGate(context)
+    given = {name: given_keys(context, gate, keys, snapshot)[0] for name, keys in described.by_request.items()}
+    return Requests.of(snapshot, described.column, given)
 
 
 def key_source_column(described: KeySource, names: Sequence[str]) -> str:

@@ -48,12 +48,15 @@ class Hidden:
 
 
 def hidden(name: str, value: Any) -> Any:
-    """Return the rendered `parameters`, `keys` or `subjects` without their values.
+    """Return the rendered `parameters`, `keys`, `subjects` or `requests` without their values.
 
     A source of keys or subjects names a place and stays as it is.
     """
     if isinstance(value, Mapping):
-        return value if name in ("keys", "subjects") else {key: hidden(key, item) for key, item in value.items()}
+        if name in ("keys", "subjects"):
+            return value
+        inner = "subjects" if name == "requests" else None
+        return {key: hidden(inner or key, item) for key, item in value.items()}
     return value if isinstance(value, Hidden) else Hidden(value)
 
 
@@ -65,6 +68,13 @@ def revealed(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [revealed(item) for item in value]
     return revealed(value.value) if isinstance(value, Hidden) else value
+
+
+def without_sources(name: str, value: Any) -> Any:
+    """Return the rendered value of an argument without the sources of `requests`, which name places."""
+    if name == "requests" and isinstance(value, Mapping):
+        return {key: item for key, item in value.items() if not isinstance(item, Mapping)}
+    return value
 
 
 def texts_of(value: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from jinja2.nativetypes import NativeCodeGenerator, NativeEnvironment
 from jinja2.nodes import Impossible, TemplateData
 
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.operators.arguments.given import hidden, is_sql_file, null_refusal, texts_of
+from airflow_txlog.operators.arguments.given import hidden, is_sql_file, null_refusal, texts_of, without_sources
 from airflow_txlog.policies.retry import raise_for_airflow
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TemplatedOperator(BaseOperator):
 
 
 # The arguments that hold the values of rows.
-_PERSONAL = frozenset({"parameters", "keys", "subjects"})
+_PERSONAL = frozenset({"parameters", "keys", "subjects", "requests"})
 # Airflow looks for all of them in every line.
 _MOST_TEXTS = 100
 
@@ -91,7 +91,11 @@ _MOST_TEXTS = 100
 _SHOWN_AS = {
     **dict.fromkeys(("predicate", "partition_predicate", "replace_where", "on"), "sql"),
     **dict.fromkeys(
-        ("source", "clauses", "set", "parameters", "keys", "subjects", "columns", "zorder_by", "spark_conf"), "json"
+        (
+            *("source", "clauses", "set", "parameters", "keys", "subjects", "requests", "columns", "zorder_by"),
+            "spark_conf",
+        ),
+        "json",
     ),
 }
 
@@ -164,7 +168,7 @@ class RenderedOperator(TemplatedOperator):
             return rendered
         without_values = hidden(name, rendered)
         if without_values is not rendered:
-            mask_secret(texts_of(rendered)[:_MOST_TEXTS])
+            mask_secret(texts_of(without_sources(name, rendered))[:_MOST_TEXTS])
         return without_values
 
     def _with_nulls(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.exceptions import AirflowRescheduleException
 
 from airflow_txlog.contract.erasure.check_report import VERIFIED
-from airflow_txlog.contract.erasure.report import ErasureReport, Findings, Times
+from airflow_txlog.contract.erasure.report import Findings, Times
 from airflow_txlog.contract.operations import Erase, Operation
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
-from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_text, path_text
+from airflow_txlog.operators.arguments.given import has_template, moment_text, path_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import raise_for_airflow
@@ -38,9 +38,9 @@ class DeltaEraseOperator(ErasureOperator):
     Files that no commit names, and commits that a running writer must still find, wait for `writer_hours`, and files of
     a staged change until it expires. The task is then rescheduled until the last wait ends, and occupies no worker.
 
-    :param deadline: a datetime or ISO 8601, in UTC if it names no zone. If a wait would end later, the task does not
-        wait: it verifies at once and reports the remaining objects. None waits until the last wait ends: without end if
-        a load brings a subject back during each wait. (templated)
+    :param deadline: a datetime or ISO 8601, in UTC if it names no zone. The task waits only for waits that end before
+        it. Then it verifies, and reports the objects that had to wait longer. None waits until the last wait ends:
+        without end if a load brings a subject back during each wait. (templated)
     :param cut_log: cut the log of a table if it holds a subject. With False the report is complete only if the log
         holds none.
     :param writer_hours: the longest time that any writer of the tables takes from its first read to its commit. Lower
@@ -83,10 +83,8 @@ class DeltaEraseOperator(ErasureOperator):
         return self._erasure(columns[0] if columns else "column")
 
     def _erasure(self, column: str, report_uri: str | None = None) -> dict[str, Any]:
-        keys = keys_of("subjects", column, self.subjects, self.source_column)
         return {
-            "keys": keys,
-            "request_id": self.request_id,
+            **self.subjects_by(column),
             "cut_log": self.cut_log,
             "writer_hours": self.writer_hours,
             "report_uri": None if report_uri is None else path_text(report_uri),
@@ -100,13 +98,17 @@ class DeltaEraseOperator(ErasureOperator):
         self.begin_try()
         try:
             self.check_ready()
+            if (nothing := self.nothing_requested()) is not None:
+                return nothing
             done = self._erased(context)
             self._wait(done)
-            tables = [_with_erasure(each, done.get(each.table)) for each in self.verified(context)]
-            times = self._times(done, is_complete=all(each.is_complete for each in tables))
-            return self.published(
-                ErasureReport(request_id=self.request_id, tables=tables, times=times, declared=self.declared or {})
-            )
+            records = {table: [run["name"] for run in each["runs"]] for table, each in done.items()}
+            verified = self.verified(context, records)
+            found = {
+                request_id: [_with_erasure(each, done.get(each.table), request_id) for each in tables]
+                for request_id, tables in verified.items()
+            }
+            return self.published(self.reports(found, {name: self._times(tables) for name, tables in found.items()}))
         except TxlogError as error:
             raise_for_airflow(error)
 
@@ -161,43 +163,62 @@ class DeltaEraseOperator(ErasureOperator):
         return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
     def _wait(self, done: Mapping[str, Mapping[str, Any]]) -> None:
-        """Reschedule the task until the last wait ends, unless that is after the deadline."""
-        until_ms = max((found["until_ms"] for found in done.values() if found["until_ms"] is not None), default=None)
-        if until_ms is None:
+        """Reschedule the task until the last wait that ends before the deadline. Return if there is none."""
+        ends_ms = sorted({each + _SLACK_MS for found in done.values() for each in found["ends_ms"]})
+        if not ends_ms:
             return
-        until_ms, deadline_ms = until_ms + _SLACK_MS, self._deadline_ms
-        until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
-        count = sum(found["num_waits"] for found in done.values())
-        if deadline_ms is not None and until_ms > deadline_ms:
-            self.log.warning("%d objects have to wait until %s, after the deadline: they are reported", count, until)
-        else:
-            # Also if the wait has ended since, while the other tables were erased: nothing has deleted the objects yet.
-            self.log.info("%d objects have to wait until %s: the task is run again then", count, until)
-            raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
+        count, deadline_ms = sum(found["num_waits"] for found in done.values()), self._deadline_ms
+        in_time = [each for each in ends_ms if deadline_ms is None or each <= deadline_ms]
+        last = dt.datetime.fromtimestamp(ends_ms[-1] / 1000, dt.UTC)
+        if not in_time:
+            self.log.warning("%d objects have to wait until %s, after the deadline: they are reported", count, last)
+            return
+        until = dt.datetime.fromtimestamp(in_time[-1] / 1000, dt.UTC)
+        # Also if the wait has ended since, while the other tables were erased: nothing has deleted the objects yet.
+        self.log.info("%d objects have to wait until %s: the task is run again at %s", count, last, until)
+        raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
 
-    def _times(self, done: Mapping[str, Mapping[str, Any]], *, is_complete: bool) -> Times:
-        """Return the times of the report: of the steps of this run, which a run before may have done earlier."""
-        last: dict[str, str] = {}
-        for step in (step for found in done.values() for step in found["steps"]):
-            last[step["name"]] = max(step["at"], last.get(step["name"], ""))
-        removed = last.get("remove") if is_complete else None
+    def _times(self, tables: Sequence[Findings]) -> Times:
+        """Return the times of a request's report: of the steps in all runs of the task, the last table's."""
+        of_tables = [_times_of(each.steps) for each in tables if each.steps]
+        is_complete = bool(of_tables) and all(each.is_complete for each in tables)
+        last = [max(each) for each in zip(*of_tables, strict=True)] if of_tables else [None] * 3
         return Times(
             requested=moment_text(self.requested_at),
-            gone_from_latest_version=last.get("purge") or last.get("delete") or last.get("remove"),
-            gone_from_storage=removed,
-            gone_from_log=removed,
+            gone_from_latest_version=last[0],
+            gone_from_storage=last[1] if is_complete else None,
+            gone_from_log=last[2] if is_complete else None,
         )
 
 
-def _with_erasure(found: Findings, done: Mapping[str, Any] | None) -> Findings:
-    """Return the findings on a table with the steps of this run, and the objects that all of its runs deleted."""
+def _times_of(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+    """Return the times from which on a table's latest version, its files and its log were without the subjects.
+
+    Each is that of the last step that still deleted something of it; where none did, of the first removal that found
+    the version before it without subjects.
+    """
+    removals = [step for step in steps if step["name"] == "remove"]
+    version = max((step["at"] for step in steps if step["name"] != "remove"), default=removals[0]["at"])
+    after = next((step["at"] for step in removals if step["at"] >= version), version)
+    files, log = (
+        max((step["at"] for step in removals if step.get(name)), default=after)
+        for name in ("deleted_files", "deleted_log_files")
+    )
+    return version, max(files, version), max(log, version)
+
+
+def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: str) -> Findings:
+    """Return the findings on a table with the steps of all runs, the waits, and the objects that they deleted."""
     if done is None:
         return found
-    found = dataclasses.replace(found, steps=done["steps"])
-    count = sum(each["num_objects"] for each in done["deleted"])
+    runs = [run for run in done["runs"] if request_id in run["requests"]]
+    steps = sorted((step for run in runs for step in run["steps"]), key=lambda step: str(step["at"]))
+    found = dataclasses.replace(found, steps=steps, waits=done["waits"], num_waits=done["num_waits"])
+    deleted = done["deleted"].get(request_id, ())
+    count = sum(each["num_objects"] for each in deleted)
     if not count or found.state != VERIFIED:
         return found
     verdicts = {**found.verdicts, "deleted": found.verdicts.get("deleted", 0) + count}
     return dataclasses.replace(
-        found, verdicts=verdicts, num_objects=found.num_objects + count, parts=[*found.parts, *done["deleted"]]
+        found, verdicts=verdicts, num_objects=found.num_objects + count, parts=[*found.parts, *deleted]
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, check_request_id
+from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, Times, check_request_id
 from airflow_txlog.contract.operations import VerifyErasure
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
-from airflow_txlog.hooks.erasure_report import publish_report, signing_key
+from airflow_txlog.hooks.erasure_report import PublishedReport, publish_reports, signing_key, time_of_report
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.locations import shown
 from airflow_txlog.operators.arguments.given import has_template, keys_of, path_text
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from airflow_txlog.contract.job import JobSpec
     from airflow_txlog.hooks.txlog import TxlogHook
 
+# The requests that a log and an error name.
+_MOST_NAMED = 20
+
 
 class ErasureOperator(ManyJobsOperator):
     """Base of the operators that report on an erasure.
@@ -32,35 +36,40 @@ class ErasureOperator(ManyJobsOperator):
         connection. (templated)
     :param subjects: the values that identify the subjects, the same for all tables: a list, or a source
         (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`). (templated)
-    :param source_column: the column of the source that has the values. Default: the only column, or the one with the
-        name of the table's column. (templated)
     :param request_id: the controller's id of the request, without personal data. It names the report. (templated)
+    :param requests: several requests instead of `subjects` and `request_id`: the subjects of each by its id
+        (`{"r-17": ["a@example.org"], "r-18": files(…)}`). They are worked on together, and each gets its own report.
+        Another task's output may give them; then let it name sources, because Airflow keeps XComs. (templated)
+    :param source_column: the column of a source that has the values. Default: the only column, or the one with the
+        name of the table's column. (templated)
     :param report_uri: the folder for the report, outside of every table. (templated)
     :param requested_at: the time of the request, as a datetime or as ISO 8601. (templated)
     :param signing_conn_id: a connection whose password is an Ed25519 private key, which signs the report: PEM, or 64
         hexadecimal digits. With None the report is not signed, and its check fails.
     :param declared: the controller's statements about places that no program here can read, by the names of
-        `contract.erasure.report.CHECKLIST`: `{"backups": "expire on 2027-01-31"}`. (templated)
+        `contract.erasure.report.CHECKLIST`: `{"backups": "expire on 2027-01-31"}`. The report takes the last date in a
+        statement, if it is not past, as the day to check again. (templated)
     :param legal_hold: tables that are skipped, each with the reason, in any spelling of their places. The report names
         them as out of scope. (templated)
     :param readers_in: tables, or folders with tables at any depth. The report names each that reads one of `tables`, by
         an increment or as a shallow clone, and is not among them. (templated)
     :param require_complete: fail with ErasureIncomplete, after the report is written, unless it is complete.
-    :param sensitive: whether Airflow's Rendered Templates and logs show asterisks for the `subjects`.
+    :param sensitive: whether Airflow's Rendered Templates and logs show asterisks for the subjects.
     """
 
     template_fields: Sequence[str] = (
-        *("tables", "subjects", "source_column", "request_id", "report_uri", "requested_at", "declared"),
-        *("legal_hold", "readers_in", "spark_conf"),
+        *("tables", "subjects", "source_column", "request_id", "requests", "report_uri", "requested_at"),
+        *("declared", "legal_hold", "readers_in", "spark_conf"),
     )
 
     def __init__(
         self,
         *,
         tables: Mapping[str, str],
-        subjects: Sequence[Any] | Mapping[str, Any],
-        request_id: str,
         report_uri: str,
+        subjects: Sequence[Any] | Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        requests: Mapping[str, Sequence[Any] | Mapping[str, Any]] | None = None,
         source_column: str | None = None,
         requested_at: dt.datetime | str | None = None,
         signing_conn_id: str | None = None,
@@ -76,6 +85,7 @@ class ErasureOperator(ManyJobsOperator):
         self.subjects = subjects
         self.source_column = source_column
         self.request_id = request_id
+        self.requests = requests
         self.report_uri = report_uri
         self.requested_at = requested_at
         self.signing_conn_id = signing_conn_id
@@ -102,8 +112,56 @@ class ErasureOperator(ManyJobsOperator):
                 f"{', '.join(CHECKLIST)}. Nothing was read.",
                 argument="declared",
             )
-        if not has_template(self.request_id):
-            check_request_id(self.request_id)
+        self._check_requests()
+
+    def _check_requests(self) -> None:
+        one = [name for name in ("subjects", "request_id") if getattr(self, name) is not None]
+        if self.requests is None:
+            if len(one) < 2:
+                raise InvalidJobSpec(
+                    "Give subjects and request_id, or the subjects of several requests as requests. Nothing was read.",
+                    argument="requests",
+                )
+            if not has_template(self.request_id):
+                check_request_id(self.request_id)
+            return
+        if one:
+            raise InvalidJobSpec(
+                f"Both requests and {one[0]} are given. Put all subjects into requests, by the ids of their requests. "
+                "Nothing was read.",
+                argument="requests",
+            )
+        if isinstance(self.requests, Mapping):
+            for request_id in self.requests:
+                check_request_id(request_id)
+        if has_template(self.requests):
+            return
+        if not isinstance(self.requests, Mapping) or not (self.requests or self.has_begun):
+            raise InvalidJobSpec(
+                "requests must be a mapping of ids to subjects, of one request or more. A template gives a mapping "
+                'where it is one expression, such as "{{ params.requests }}", and render_template_as_native_obj=True; '
+                "so does another task's output. Nothing was read.",
+                argument="requests",
+            )
+
+    @property
+    def by_request(self) -> dict[str, Any]:
+        """The subjects of each request, as they are given."""
+        if self.requests is None:
+            return {str(self.request_id): self.subjects}
+        return dict(self.requests)
+
+    def subjects_by(self, column: str) -> dict[str, Any]:
+        """Return the fields of a record that have the subjects, as values of a column."""
+        if self.requests is None:
+            keys = keys_of("subjects", column, self.subjects, self.source_column)
+            return {"keys": keys, "request_id": self.request_id}
+        if not isinstance(self.requests, Mapping):
+            raise InvalidJobSpec("requests is known when the task runs.", argument="requests")
+        given = self.requests.items()
+        return {
+            "requests": {each: keys_of(f"requests.{each}", column, keys, self.source_column) for each, keys in given}
+        }
 
     def check_ready(self) -> None:
         """Raise before hours of work: InvalidJobSpec for wrong arguments, and the errors of `signing_key`."""
@@ -127,7 +185,9 @@ class ErasureOperator(ManyJobsOperator):
                 )
 
     def fields_of(self, argument: str) -> Collection[str]:
-        return ("tables", "subjects", "source_column") if argument == "keys" else (argument,)
+        if argument in ("keys", "requests"):
+            return ("tables", "subjects", "requests", "source_column")
+        return (argument,)
 
     def _spec(self, table_uri: str, hook: TxlogHook | None = None) -> JobSpec:
         try:
@@ -147,8 +207,7 @@ class ErasureOperator(ManyJobsOperator):
 
     def verification(self, column: str, report_uri: str) -> dict[str, Any]:
         """Return the fields of the record that verifies a table by a column."""
-        keys = keys_of("subjects", column, self.subjects, self.source_column)
-        return {"keys": keys, "report_uri": path_text(report_uri)}
+        return {**self.subjects_by(column), "report_uri": path_text(report_uri)}
 
     def held(self, table: str) -> str | None:
         """Return the reason of a table's legal hold, in any spelling of its place; None without a hold."""
@@ -156,30 +215,37 @@ class ErasureOperator(ManyJobsOperator):
         hold = (self.legal_hold or {}).items()
         return next((reason for name, reason in hold if self.hook.table(name).place == place), None)
 
-    def verified(self, context: Mapping[str, Any]) -> list[Findings]:
-        """Return the findings on each table, in order. A table that cannot be opened is not verified.
+    def verified(
+        self, context: Mapping[str, Any], records: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> dict[str, list[Findings]]:
+        """Return the findings on each table, in order, by request. A table that cannot be opened is not verified.
 
-        Raises InvalidInput, and the errors of the runner.
+        `records`: the names of the records that an erasure has left, by the table's canonical URI. Raises InvalidInput,
+        and the errors of the runner.
         """
         report_uri = self.hook.table_uri(self.report_uri)
-        found = []
+        found: dict[str, list[Findings]] = {request_id: [] for request_id in self.by_request}
         for table, column in self.tables.items():
             uri = self.hook.table_uri(table)
             reason = self.held(table)
             if reason is not None:
-                found.append(Findings(table=uri, column=column, state="out of scope", reason=reason))
+                held = Findings(table=uri, column=column, state="out of scope", reason=reason)
+                _add(found, dict.fromkeys(found, held))
                 continue
-            record = self.record_of(VerifyErasure, self.verification(column, report_uri), self.hook)
+            fields = self.verification(column, report_uri)
+            fields |= {"records": records.get(self.hook.table(uri).uri, ())}
+            record = self.record_of(VerifyErasure, fields, self.hook)
             try:
                 result = self.run_job(context, self.spec_for(context, record, uri), f"{uri}/verify")
             except (TableError, UnsupportedFeature) as error:
                 self.log.warning("%s is not verified: %s", uri, error)
                 reason = f"{type(error).__name__}, see the task's log"
-                found.append(Findings(table=uri, column=column, state="not verified", reason=reason))
+                not_verified = Findings(table=uri, column=column, state="not verified", reason=reason)
+                _add(found, dict.fromkeys(found, not_verified))
                 continue
             report_result(context, result, result.seconds)
             assert result.details.findings is not None
-            found.append(Findings(**result.details.findings))
+            _add(found, {name: Findings(**each) for name, each in result.details.findings.items()})
         return found
 
     def _not_covered(self, covered: Sequence[str]) -> list[dict[str, str]]:
@@ -198,38 +264,112 @@ class ErasureOperator(ManyJobsOperator):
                 found.append({"table": table.uri, "reads": reads})
         return found
 
-    def published(self, report: ErasureReport) -> dict[str, Any]:
-        """Write the report, and return the XCom. Raises ErasureIncomplete if it must be complete, and is not."""
-        report = dataclasses.replace(report, not_covered=self._not_covered([each.table for each in report.tables]))
-        written = publish_report(self.hook, self.hook.table_uri(self.report_uri), report, self.signing_conn_id)
-        left = {each.table: each.num_left for each in report.tables if not each.is_complete}
-        state = "complete" if report.is_complete else "incomplete"
-        self.log.info("the report of request %s is %s: %s", report.request_id, state, written.uri)
-        for each in report.tables:
-            self.log.info("%s: %s", each.table, each.summary)
-        if not report.is_complete and self.require_complete:
-            if not left:
-                raise ErasureIncomplete(
-                    f"Request {report.request_id} is not complete: every table is under a legal hold, so nothing was "
-                    f"verified. The report {written.uri} names each. Erase them when the holds end.",
-                    request_id=report.request_id,
-                    report=written.uri,
-                    left=left,
-                )
-            names = ", ".join(f"{table} ({plural(count, 'object')})" for table, count in left.items())
-            raise ErasureIncomplete(
-                f"Request {report.request_id} is not complete: objects hold a subject, or could not be read, in "
-                f"{plural(len(left), 'table')}: {names}. The report {written.uri} names each. Erase what is left, and "
-                "verify again.",
-                request_id=report.request_id,
-                report=written.uri,
-                left=left,
+    def reports(self, found: Mapping[str, Sequence[Findings]], times: Mapping[str, Times]) -> list[ErasureReport]:
+        """Return the report of each request."""
+        tables = next(iter(found.values()))
+        not_covered = self._not_covered([each.table for each in tables])
+        return [
+            ErasureReport(
+                request_id=request_id,
+                tables=own,
+                times=times[request_id],
+                declared=self.declared or {},
+                not_covered=not_covered,
+                created=time_of_report(),
             )
+            for request_id, own in found.items()
+        ]
+
+    def published(self, reports: Sequence[ErasureReport]) -> dict[str, Any]:
+        """Write the reports, and return the XCom. Raises ErasureIncomplete if one must be complete, and is not."""
+        folder = self.hook.table_uri(self.report_uri)
+        written = list(publish_reports(self.hook, folder, reports, self.signing_conn_id))
+        results = [_Written(report, place) for report, place in zip(reports, written, strict=True)]
+        for each in results[:_MOST_NAMED]:
+            report = each.report
+            state = "complete" if report.is_complete else "incomplete"
+            self.log.info("the report of request %s is %s: %s", report.request_id, state, each.place.uri)
+            for table in report.tables:
+                self.log.info("%s: %s", table.table, table.summary)
+        incomplete = [each for each in results if not each.report.is_complete]
+        if len(results) > 1:
+            self.log.info("%d of %d reports are complete", len(results) - len(incomplete), len(results))
+        if incomplete and self.require_complete:
+            raise _of_several(incomplete, len(results)) if self.requests is not None else _of_one(incomplete[0])
+        if self.requests is None:
+            return {"request_id": self.request_id, **results[0].entry, "public_key": written[0].public_key}
+        days = [each.entry["recheck_on"] for each in results if each.entry["recheck_on"]]
         return {
-            "request_id": report.request_id,
-            "complete": report.is_complete,
-            "report": written.uri,
-            "page": written.page_uri,
-            "public_key": written.public_key,
-            "left": left,
+            "requests": {each.report.request_id: each.entry for each in results},
+            "num_requests": len(results),
+            "num_complete": len(results) - len(incomplete),
+            "complete": not incomplete,
+            "recheck_on": min(days, default=None),
+            "public_key": written[0].public_key if written else None,
         }
+
+    def nothing_requested(self) -> dict[str, Any] | None:
+        """Return the XCom of a task that was given no request, such as that of a week without one; None otherwise."""
+        if self.by_request:
+            return None
+        self.log.info("there is no request: nothing is done")
+        return self.published([])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Written:
+    """A report, and the places of its files."""
+
+    report: ErasureReport
+    place: PublishedReport
+
+    @property
+    def left(self) -> dict[str, int]:
+        return {each.table: each.num_left for each in self.report.tables if not each.is_complete}
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What XCom has about it."""
+        return {
+            "complete": self.report.is_complete,
+            "report": self.place.uri,
+            "page": self.place.page_uri,
+            "left": self.left,
+            "recheck_on": next((each["on"] for each in self.report.rechecks), None),
+        }
+
+
+def _add(found: Mapping[str, list[Findings]], of_table: Mapping[str, Findings]) -> None:
+    for request_id, findings in of_table.items():
+        found[request_id].append(findings)
+
+
+def _of_one(written: _Written) -> ErasureIncomplete:
+    request_id, left, uri = written.report.request_id, written.left, written.place.uri
+    if not left:
+        return ErasureIncomplete(
+            f"Request {request_id} is not complete: every table is under a legal hold, so nothing was verified. The "
+            f"report {uri} names each. Erase them when the holds end.",
+            request_id=request_id,
+            report=uri,
+            left=left,
+        )
+    names = ", ".join(f"{table} ({plural(count, 'object')})" for table, count in left.items())
+    return ErasureIncomplete(
+        f"Request {request_id} is not complete: objects hold a subject, or could not be read, in "
+        f"{plural(len(left), 'table')}: {names}. The report {uri} names each. Erase what is left, and verify again.",
+        request_id=request_id,
+        report=uri,
+        left=left,
+    )
+
+
+def _of_several(incomplete: Sequence[_Written], count: int) -> ErasureIncomplete:
+    ids = [each.report.request_id for each in incomplete]
+    more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
+    return ErasureIncomplete(
+        f"{len(ids)} of {plural(count, 'request')} are not complete: {', '.join(ids[:_MOST_NAMED])}{more}. Objects "
+        "hold a subject or could not be read, or every table is under a legal hold. The report of each request, in "
+        f"{incomplete[0].place.uri.rpartition('/')[0]}, names them. Erase what is left, and verify again.",
+        requests={each.report.request_id: {"report": each.place.uri, "left": each.left} for each in incomplete},
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_txlog.contract.erasure.report import ErasureReport, Times
+from airflow_txlog.contract.erasure.report import Times
 from airflow_txlog.contract.operations import Operation, VerifyErasure
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.operators.arguments.given import moment_text
@@ -24,7 +24,9 @@ class DeltaErasureVerifyOperator(ErasureOperator):
     object passes. An object that cannot be read never passes. An incomplete report is written too. The report and its
     lists contain no value of a subject. `airflow txlog erasure verify REPORT` checks it.
 
-    The XCom is `{"request_id", "complete", "report", "page", "public_key", "left": {table: objects}}`.
+    The XCom is `{"request_id", "complete", "report", "page", "public_key", "left": {table: objects}, "recheck_on"}`.
+    With `requests` it is `{"requests": {id: {"complete", "report", "page", "left", "recheck_on"}}, "num_requests",
+    "num_complete", "complete", "public_key", "recheck_on"}`.
 
     Example: `DeltaErasureVerifyOperator(task_id="prove", tables={"/lake/users": "email"}, subjects=["a@example.org"],
     request_id="r-17", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. Other arguments:
@@ -42,10 +44,10 @@ class DeltaErasureVerifyOperator(ErasureOperator):
         self.begin_try()
         try:
             self.check_ready()
-            tables = self.verified(context)
+            if (nothing := self.nothing_requested()) is not None:
+                return nothing
+            found = self.verified(context)
             times = Times(requested=moment_text(self.requested_at))
-            return self.published(
-                ErasureReport(request_id=self.request_id, tables=tables, times=times, declared=self.declared or {})
-            )
+            return self.published(self.reports(found, dict.fromkeys(found, times)))
         except TxlogError as error:
             raise_for_airflow(error)

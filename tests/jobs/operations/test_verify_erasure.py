@@ -59,7 +59,7 @@ def found_in(table: Table, values: list[Any] | None = None, **more: Any) -> Find
     assert result.error is None, result.error
     assert before == {path: path.lstat().st_mtime_ns for path in folder_of(table).rglob("*")}
     assert result.details.findings is not None
-    found = Findings(**result.details.findings)
+    found = Findings(**result.details.findings["request"])
     (part,) = found.parts
     lines = gzip.decompress((reports / part["name"]).read_bytes()).splitlines()
     assert len(lines) == found.num_objects == sum(path.is_symlink() or not path.is_dir() for path in before)
@@ -196,7 +196,7 @@ def test_an_object_that_appears_after_the_listing_is_read_too(table: Table, monk
     spec = spec_of(table, folder.parent / "reports", [SUBJECT])
     result = run_job(spec, None)
     assert result.details.findings is not None
-    found = Findings(**result.details.findings)
+    found = Findings(**result.details.findings["request"])
     assert (found.is_complete, found.version, result.read_version) == (False, 2, 1)
     assert {left["path"].rpartition(".")[2] for left in found.left} == {"parquet", "json"}
 
@@ -211,7 +211,7 @@ def test_the_version_of_the_findings_is_one_whose_objects_were_opened(
     monkeypatch.setattr(verify_erasure, "verify", verify)
     result = run_job(spec_of(table, folder_of(table).parent / "reports", [SUBJECT]), None)
     assert result.details.findings is not None
-    found = Findings(**result.details.findings)
+    found = Findings(**result.details.findings["request"])
     assert (found.is_complete, found.version, table.snapshot().version) == (True, 1, 2)
 
 
@@ -247,7 +247,7 @@ def test_files_of_another_table_that_a_shallow_clone_reads_are_opened_or_not_rea
             job_spec(operation="verify_erasure", table_uri=str(clone), arguments=arguments, **access), None
         )
         assert result.details.findings is not None
-        found = Findings(**result.details.findings)
+        found = Findings(**result.details.findings["request"])
         return {(each["verdict"], each["places"][:4]) for each in found.left if each["path"].startswith(table.uri)}
 
     assert left() == {("not readable", "Outs")}

@@ -1,0 +1,181 @@
+"""The files that an erasure and its verification write beside the report: lists of objects, and records of work.
+
+Each appears whole, under a name that is made of its content, so a repeated try replaces nothing, and a changed file is
+noticed. A record keeps the steps of one run of the job, the objects that it wrote, and the lists of those that it
+deleted. A plan lists what is about to go, so that a kill loses no object from the report. The invariant: nothing here
+is written below the table, and nothing holds a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
+from airflow_txlog.errors import InvalidInput
+from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.storage import open_store
+from airflow_txlog.storage.base import Store
+
+# Earlier records belong to another erasure under the same id.
+_LONGEST_ERASURE_MS = 400 * 86_400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErasureRecord:
+    """The work of one run of an erasure's job on one table.
+
+    `requests`: the ids of the requests whose subjects it erased. `written`: the sizes of the data files and checkpoints
+    that it wrote, by their marked paths. `deleted`: the lists of the objects that it deleted, by request.
+    """
+
+    requests: Sequence[str]
+    steps: Sequence[Mapping[str, Any]]
+    written: Mapping[str, int] = field(default_factory=dict)
+    deleted: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+def lists_of(context: JobContext, report_uri: str) -> Store:
+    """Return the folder of the lists. Raises InvalidInput if it is inside of the table."""
+    lists, uri = open_store(report_uri, context.spec.access), context.table.uri
+    if f"{lists.root}/".startswith(f"{uri}/"):
+        raise InvalidInput(
+            f"The folder of the report, {lists.root}, is inside of the table {uri}, and would change what is verified. "
+            "Nothing was read. Name a folder outside of every table."
+        )
+    return lists
+
+
+# --- lists ----------------------------------------------------------------------------------------------------------
+
+
+def entry_of(verdict: ObjectVerdict) -> dict[str, Any]:
+    """Return the line of a list."""
+    return {name: value for name, value in dataclasses.asdict(verdict).items() if value not in (None, ())}
+
+
+class ListWriter:
+    """Writes lists; equal ones once, so that several reports name one file."""
+
+    def __init__(self, lists: Store) -> None:
+        self._lists = lists
+        self._written: dict[str, dict[str, Any]] = {}
+
+    def objects(self, entries: Iterable[Mapping[str, Any]], kind: str = "objects") -> dict[str, Any]:
+        """Write verdicts as lines of JSON; return the file's name and digest, and their number."""
+        lines = [json.dumps(entry, sort_keys=True) for entry in entries]
+        return {**self._write(kind, "jsonl", lines), "num_objects": len(lines)}
+
+    def digests(self, digests: pa.StringArray, keys: Sequence[DigestKey]) -> dict[str, Any]:
+        """Write the keyed digests of subjects, one a line; return the file's name and digest, and the keys' ids."""
+        # In order: not in that of the subjects.
+        lines = sorted(digests.to_pylist())
+        return {**self._write("subjects", "txt", lines), "key_ids": [key.id for key in keys]}
+
+    def record(self, table_uri: str, record: ErasureRecord, *, is_plan: bool = False) -> str:
+        """Write a record of a table, or the plan of one; return its name."""
+        text = json.dumps(dataclasses.asdict(record), sort_keys=True)
+        return str(self._write(_kind_of(table_uri, is_plan=is_plan), "json", [text])["name"])
+
+    def _write(self, kind: str, ending: str, lines: Sequence[str]) -> dict[str, Any]:
+        data = gzip.compress("\n".join(lines).encode(), mtime=0)
+        name = _name_of(data, kind, ending)
+        if name not in self._written:
+            self._lists.put(name, data)
+            self._written[name] = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
+        return self._written[name]
+
+
+def _name_of(data: bytes, kind: str, ending: str) -> str:
+    return f"{kind}-{hashlib.sha256(data).hexdigest()[:32]}.{ending}.gz"
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+def place_of(table_uri: str) -> str:
+    """Return the part of names that distinguishes the tables. The copies of a table have one id, but not one place."""
+    return hashlib.sha256(table_uri.encode()).hexdigest()[:16]
+
+
+def _kind_of(table_uri: str, *, is_plan: bool) -> str:
+    return f"{'planned' if is_plan else 'erased'}-{place_of(table_uri)}"
+
+
+def object_of(entry: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the path and the digest of the object of a line, which distinguish it from others."""
+    return entry["path"], entry.get("digest")
+
+
+def objects_in(
+    lists: Store, records: Iterable[tuple[str, ErasureRecord]], request_id: str
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines of the lists that records name for a request, each list once."""
+    names = dict.fromkeys(part["name"] for _, record in records for part in record.deleted.get(request_id, ()))
+    for name in names:
+        data = _whole(lists, name)
+        if data is not None:
+            yield from (json.loads(line) for line in gzip.decompress(data).splitlines())
+
+
+def earlier_records(
+    lists: Store, table_uri: str, requests: Iterable[str], say: Callable[[str], object], *, is_plan: bool = False
+) -> list[tuple[str, ErasureRecord]]:
+    """Return the records, or the plans, of earlier runs on a table for one of the requests, each with its name."""
+    prefix, wanted = f"{_kind_of(table_uri, is_plan=is_plan)}-", set(requests)
+    oldest_ms = lists.now_ms() - _LONGEST_ERASURE_MS
+    infos = [info for info in lists.walk(lambda folder: None, prefix=prefix) if info.modified_ms >= oldest_ms]
+    found = []
+    for name in sorted(info.path for info in infos):
+        record = read_record(lists, name, say)
+        if record is not None and not wanted.isdisjoint(record.requests):
+            found.append((name, _with_whole_lists(lists, record, wanted, say)))
+    return found
+
+
+def read_record(lists: Store, name: str, say: Callable[[str], object]) -> ErasureRecord | None:
+    """Return the record of this name; None if it is gone or was changed."""
+    data = _whole(lists, name)
+    if data is None:
+        say(f"{name} is not the record that an earlier run wrote, and is left out of the report")
+        return None
+    return ErasureRecord(**json.loads(gzip.decompress(data)))
+
+
+def _with_whole_lists(
+    lists: Store, record: ErasureRecord, wanted: Iterable[str], say: Callable[[str], object]
+) -> ErasureRecord:
+    """Return the record with the lists of these requests alone, without those that are gone or were changed."""
+    is_whole: dict[str, bool] = {}
+    deleted: dict[str, list[Mapping[str, Any]]] = {}
+    for request_id in wanted:
+        for part in record.deleted.get(request_id, ()):
+            name = part["name"]
+            if name not in is_whole:
+                is_whole[name] = _whole(lists, name) is not None
+                if not is_whole[name]:
+                    say(f"{name} is not the list that an earlier run wrote, and is left out of the report")
+            if is_whole[name]:
+                deleted.setdefault(request_id, []).append(part)
+    return dataclasses.replace(record, deleted=deleted)
+
+
+def _whole(lists: Store, name: str) -> bytes | None:
+    """Return the content of a file that is named by its content; None if it has another one."""
+    kind, _, rest = name.rpartition("-")
+    try:
+        with lists.open_input(name) as source:
+            data: bytes = source.read()
+        gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        return None
+    return data if name == _name_of(data, kind, rest.split(".")[1]) else None
