@@ -227,6 +227,10 @@ def test_the_task_waits_until_the_last_wait_before_the_deadline_and_reports_thos
     body = body_of(tmp_path, "r-1")
     (wait_end,) = {each["until"][:10] for each in body["tables"][0]["waits"]}
     assert body["rechecks"] == [{"item": "waits", "on": wait_end}]
+    (page, *_) = (tmp_path / "reports").glob("r-1-*.html")
+    text = page.read_text()
+    assert "Check again" in text
+    assert text.count("a staged change needs it until it expires") == len(body["tables"][0]["waits"])
 
 
 def test_the_next_day_to_check_again_is_that_of_the_declared_places(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def page_of(body: Mapping[str, Any], public_key: str | None, document: str) -> s
             *_times(body),
             *_tables(body["tables"]),
             *_checklist(body["checklist"]),
+            *_rechecks(body.get("rechecks", ())),
             *_not_covered(body["not_covered"]),
             *_proof(body, public_key, document),
             "</body></html>\n",
@@ -115,6 +116,13 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             more = sum(table["verdicts"].get(name, 0) for name in ("found", "statistic only", "not readable"))
             if more > len(left):
                 yield f"<p>The first {len(left)} of {more} are shown.</p>"
+        if waits := table.get("waits"):
+            yield from _rows(
+                ("object that has to stay", "until", "why"),
+                [(each["path"], _moment(each["until"]), each["why"]) for each in waits],
+            )
+            if table["num_waits"] > len(waits):
+                yield f"<p>The last {len(waits)} of {table['num_waits']} are shown.</p>"
         if table["digests"]:
             yield f'<p class="muted">Keyed digests of the {table["num_subjects"]} subjects: '
             yield f'<span class="id">{escape(table["digests"]["name"])}</span></p>'
@@ -132,6 +140,13 @@ def _checklist(items: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         cell = f"<td>{escape(declared)}</td>" if declared else '<td class="pending">not declared</td>'
         yield f"<tr><td>{escape(item['statement'])}</td>{cell}</tr>"
     yield "</table>"
+
+
+def _rechecks(days: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    if days:
+        yield "<h2>Check again</h2>"
+        what = {"waits": "objects that have to stay"}
+        yield from _rows(("on", "because of"), [(each["on"], what.get(each["item"], each["item"])) for each in days])
 
 
 def _not_covered(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
