@@ -26,6 +26,7 @@ p { margin: .4rem 0; } .muted { color: var(--muted); } .id { overflow-wrap: anyw
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem; font-size: .93em; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .7rem .4rem 0; border-bottom: 1px solid var(--line);
   overflow-wrap: anywhere; }
+td + td, th + th { overflow-wrap: break-word; min-width: 6.5rem; }
 th { color: var(--muted); font-weight: 600; } td.number, th.number { text-align: right; padding-right: 1.2rem;
   white-space: nowrap; } td.pending { color: #8a5300; }
 @media print { body { margin: 0; max-width: none; font-size: 11pt; } h2, h3 { break-after: avoid; } tr { break-inside:
@@ -127,7 +128,7 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             yield f'<p class="muted">Keyed digests of the {table["num_subjects"]} subjects: '
             yield f'<span class="id">{escape(table["digests"]["name"])}</span></p>'
         for part in table["parts"]:
-            listed = f"All {part['num_objects']} objects, each with its digest: "
+            listed = f"{_number(part['num_objects'], 'object')}, each with its digest: "
             yield f'<p class="muted">{listed}<span class="id">{escape(part["name"])}</span></p>'
 
 
