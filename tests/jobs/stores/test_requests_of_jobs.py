@@ -57,7 +57,7 @@ def test_an_increment_that_finds_nothing_lists_its_source_once_and_reads_nothing
         proxy.take()
         assert run_job(spec, None).status == "nothing_to_do"
         seen = proxy.take()
-    # One listing is the source's. A new process reads the target's log as always, and looks for saved work.
+    # One listing is of the source, and one of the target, whose log a new process reads as always.
     assert {kind: number for kind, number in seen.items() if number} == {"LIST": 2, "GET hint": 1, "GET commit": 3}
 
 
