@@ -280,6 +280,20 @@ TASKS: dict[str, Callable[[], Any]] = {
         readers_in="/lake",
         spark_conf=SHARED["spark_conf"],
     ),
+    "erase for several requests": lambda: DeltaEraseOperator(
+        task_id="t",
+        tables={"/lake/a": "email"},
+        requests={"r-17": ["ann"], "r-18": files("/in/subjects", format="csv", schema="email STRING")},
+        report_uri="/reports",
+        spark_conf=SHARED["spark_conf"],
+    ),
+    "verify several requests": lambda: DeltaErasureVerifyOperator(
+        task_id="t",
+        tables={"/lake/a": "email"},
+        requests={"r-17": ["ann"], "r-18": files("/in/subjects", format="csv", schema="email STRING")},
+        report_uri="/reports",
+        spark_conf=SHARED["spark_conf"],
+    ),
     "pin": lambda: PinVersionsOperator(task_id="t", tables=["/lake/a", "/lake/b"]),
     "read at the version of the run": lambda: DeltaUpsertOperator(
         task_id="t", **LOADING, source=table("/s", as_of="run"), keys=["id"], columns=["a", "b"]
