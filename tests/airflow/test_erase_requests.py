@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import hashlib
 import json
 import os
 import time
@@ -19,6 +20,7 @@ from airflow_txlog.contract.erasure import check_report
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
 from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec
+from airflow_txlog.jobs.files.erasure_lists import place_of
 from airflow_txlog.operators import DeltaEraseOperator, DeltaErasureVerifyOperator, files
 from airflow_txlog.storage import PLAIN
 from tests.engine.erasure.test_removal import VECTORS
@@ -293,3 +295,14 @@ def test_rendered_requests_show_their_ids_and_sources_and_no_subject(tmp_path: P
     operator.requests = "{'r-1': ['x']}"
     with pytest.raises(InvalidJobSpec, match="render_template_as_native_obj"):
         operator.execute({})
+
+
+def test_a_forged_record_in_the_folder_of_reports_stops_no_erasure(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(ANNA, OTHER))
+    (tmp_path / "reports").mkdir()
+    for content in (b"[1]", b'{"requests": ["r-1"], "unknown": 1}', b"no json"):
+        data = gzip.compress(content, mtime=0)
+        name = f"erased-{place_of(users.uri)}-{hashlib.sha256(data).hexdigest()[:32]}.json.gz"
+        (tmp_path / "reports" / name).write_bytes(data)
+    xcom = erase(tmp_path, {users.uri: "email"})
+    assert xcom["complete"]

@@ -14,6 +14,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,10 +146,12 @@ def earlier_records(
 def read_record(lists: Store, name: str, say: Callable[[str], object]) -> ErasureRecord | None:
     """Return the record of this name; None if it is gone or was changed."""
     data = _whole(lists, name)
-    if data is None:
-        say(f"{name} is not the record that an earlier run wrote, and is left out of the report")
-        return None
-    return ErasureRecord(**json.loads(gzip.decompress(data)))
+    # A file of another writer may have a name that fits its content.
+    with suppress(TypeError, ValueError):
+        if data is not None:
+            return ErasureRecord(**json.loads(gzip.decompress(data)))
+    say(f"{name} is not the record that an earlier run wrote, and is left out of the report")
+    return None
 
 
 def _with_whole_lists(

@@ -782,3 +782,12 @@ def test_filters_and_indexes_of_spark_are_read(table: Table, spark: SparkSession
     assert {verdict.verdict for verdict in found_in(table, ["user1@example.org"]).values()} == {"found"}
     # Of four hundred who were never there the filter claims some, and other rows explain each.
     assert found_in(table, [f"nobody{number}@example.org" for number in range(400)]) == {}
+
+
+def test_a_tiny_text_among_the_values_hides_no_binary_form_of_another(tmp_path: Path) -> None:
+    key = uuid.UUID("6d1f6a52-93a7-4c8b-9d0e-0b5f3a7c21d4")
+    table = Table.create(str(tmp_path / "t"), pa.schema([("id", pa.string())]))
+    (tmp_path / "t" / "dump.bin").write_bytes(b"\xff\xfe\x00" + key.bytes + b"\x00")
+    for values in ([str(key)], [str(key), "ab"]):
+        found = {each.path: each for each in table.find_traces("id", values)}
+        assert found["dump.bin"].traces, values
