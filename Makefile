@@ -74,8 +74,8 @@ lock: ## write constraints.txt anew from a clean environment
 audit: ## look constraints.txt up among known vulnerabilities, over the network; SERVICE=osv asks OSV instead of PyPI
 	@tools/audit.sh $(or $(SERVICE),pypi)
 
-check-install: ## do what the README tells a user to: install by its command in a fresh environment, run its DAG; over the network
-	@tools/check_install.sh
+check-install: ## install the package into a bare Airflow by the README's commands, run its DAG and Start here; WHEEL=dist/….whl installs a wheel; over the network
+	@WHEEL=$(WHEEL) tools/check_install.sh
 
 package: venv ## build wheel, source distribution and SBOM into dist, and check them; over the network
 	@$(PYTHON) tools/package.py build

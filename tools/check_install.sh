@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Does what the README tells a user to do, in a fresh environment: runs its commands "From a clone", which install what
-# is committed and list the provider, and its DAG on a table. Needs the network, so no test runs it; one runs it with
-# --commands, which prints these commands and does nothing.
+# Does what the README and docs/start-here.md tell a user to do, outside of this repository: installs a bare Airflow in a
+# fresh environment, runs the README's commands "From a clone", the README's DAG, and Start here without a Java.
+# WHEEL=dist/….whl installs this wheel in place of the clone. Needs the network, so no test runs it; tests run it with
+# --commands and --start-here, which print the commands of a page and do nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,45 +11,68 @@ readme_commands() {
     awk '/From a clone:$/ { near = 1 } near && /^```/ { if (inside) exit; inside = 1; next }
         inside { sub(/ +#.*/, ""); print }' README.md
 }
-if [ "${1:-}" = --commands ]; then
-    readme_commands
-    exit
-fi
+# The first block of code of a language on a page.
+first_block() {
+    awk -v fence="^\`\`\`$1\$" '$0 ~ fence { inside = 1; next } inside && /^```/ { exit } inside' "$2"
+}
+case "${1:-}" in
+    --commands) readme_commands; exit ;;
+    --start-here) first_block bash docs/start-here.md; exit ;;
+esac
 
 JAVA_HOME=$(tools/ensure_java.sh)
 python=$(tools/find_python.sh)
+airflow=$(grep '^apache-airflow==' constraints.txt)
+wheel=${WHEEL:+$(realpath "$WHEEL")}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Nothing of this shell's own Python, Spark or Airflow.
 for name in $(compgen -e | grep -E '^(PYTHON|PYSPARK|SPARK|AIRFLOW|VIRTUAL_ENV)'); do unset "$name"; done
 export JAVA_HOME SPARK_LOCAL_IP=127.0.0.1 AIRFLOW_HOME=$work/airflow AIRFLOW__CORE__DAGS_FOLDER=$work/dags
 export AIRFLOW__CORE__LOAD_EXAMPLES=False
+mkdir "$work/dags" "$work/no-java"
+
+# Runs a command and prints its seconds; the end of its output if it fails.
+run() {
+    local started=$SECONDS
+    eval "$1" >"$work/log" 2>&1 || { tail -n 50 "$work/log"; echo "check_install: FAILED $1"; exit 1; }
+    echo "$1: $((SECONDS - started)) s"
+}
 
 git clone -q . "$work/clone"
 "$python" -m venv "$work/venv"
 export PATH=$work/venv/bin:$PATH
+run "pip install -q --disable-pip-version-check $airflow"
 cd "$work/clone"
 mapfile -t commands < <(readme_commands)
 for command in "${commands[@]}"; do
-    started=$SECONDS
-    eval "$command" >"$work/log" 2>&1 || { tail -n 50 "$work/log"; exit 1; }
-    echo "$command: $((SECONDS - started)) s"
+    [ -z "$wheel" ] || command=${command//\'.[/\'$wheel[}
+    run "$command"
 done
 grep -o airflow-provider-txlog "$work/log"
 
-mkdir "$work/dags"
-sed -n '/^```python$/,/^```$/{/^```/!p}' README.md | sed "s#\"/tmp/lake/users\"#\"$work/users\"#" >"$work/dags/readme.py"
 # Not in the clone, whose package would be imported in place of the installed one.
 cd "$work"
-airflow db migrate >log 2>&1 || { tail -n 50 log; exit 1; }
-started=$SECONDS
-airflow dags test gdpr >log 2>&1 || { tail -n 50 log; exit 1; }
-echo "ran the README's DAG in $((SECONDS - started)) s"
-airflow txlog history "$work/users" 2>/dev/null
+first_block python clone/README.md | sed "s#/tmp/lake/#$work/lake/#" >dags/readme.py
+first_block python clone/docs/start-here.md | sed "s#/tmp/lake/users#$work/lake/start#" >dags/start_here.py
+run "airflow db migrate"
+run "airflow dags test gdpr"
+run "airflow txlog history $work/lake/users"
 python - <<'PYTHON'
 from airflow_txlog.engine import Table
 
-rows = sorted(Table.open("users").to_arrow()["user_id"].to_pylist())
+rows = sorted(Table.open("lake/users").to_arrow()["user_id"].to_pylist())
 assert rows == ["41"], rows
 PYTHON
+
+# The page promises that it needs no Java.
+printf '#!/bin/sh\necho "Start here has started a Java" >&2\nexit 1\n' >no-java/java
+chmod +x no-java/java
+unset JAVA_HOME
+export PATH=$work/no-java:$PATH
+mapfile -t commands < <(first_block bash clone/docs/start-here.md | sed "s#/tmp/lake/users#$work/lake/start#")
+for command in "${commands[@]}"; do run "$command"; done
+cat log
+grep -Eq '^ +1 .* DELETE +-1 +start_here +forget ' log
+grep -Eq '^ +0 .* WRITE +\+2 +start_here +load ' log
 echo "check_install: OK"

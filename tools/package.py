@@ -87,7 +87,7 @@ def check_workflows() -> None:
         environment = {**os.environ, "GOBIN": str(ENVIRONMENT / "bin")}
         subprocess.run(["go", "install", ACTIONLINT], env=environment, check=True)
     _run("actionlint", *workflows)
-    _run("zizmor", "--offline", "--no-progress", "--min-severity", "low", *workflows)
+    _run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", *workflows)
 
 
 def check_release(tag: str) -> None:
