@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sync(args: Namespace) -> Answer:
-    """`{"table", "table_uri", "outcome"}`: registered, updated or unchanged."""
+    """Answer with `{"table", "table_uri", "outcome"}`: registered, updated or unchanged."""
     hook, name = hook_of(args), args.table
     given = None if args.location is None else hook.table_uri(args.location)
     try:
@@ -34,7 +34,10 @@ def sync(args: Namespace) -> Answer:
 
 
 def check(args: Namespace) -> Answer:
-    """`{"table", "table_uri", "version", "differences": [{"what", "catalog", "log"}]}`; exit code 1 with one."""
+    """Compare an entry with its table, and fail (exit code 1) if they differ.
+
+    JSON: `{"table", "table_uri", "version", "differences": [{"what", "catalog", "log"}]}`.
+    """
     hook = hook_of(args)
     if not hook.is_name(args.table):
         raise UsageError(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def alter(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "committed"}`: the version with the alteration, and whether it is new."""
+    """Answer with `{"table", "version", "committed"}`: the version with the alteration, and whether it is new."""
     try:
         arguments = alteration_of(args)
     except ValueError as error:
@@ -37,7 +37,10 @@ def alter(table: Table, args: Namespace) -> Answer:
 
 
 def convert(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "committed", "dry_run", "num_files", "num_rows", "left_out"}`: the first files left out."""
+    """Convert a folder of Parquet files. `left_out` has the first files that are left out.
+
+    JSON: `{"table", "version", "committed", "dry_run", "num_files", "num_rows", "left_out"}`.
+    """
     if not args.dry_run:
         confirm(f"Make the folder {table.uri} a Delta table?", args.yes)
     given = {"partition_schema": args.partition_schema, "dry_run": args.dry_run}
@@ -58,7 +61,10 @@ def convert(table: Table, args: Namespace) -> Answer:
 
 
 def clone(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "committed", "num_copied_files", "copied_size_bytes", "num_removed_files"}`."""
+    """Clone a table.
+
+    JSON: `{"table", "version", "committed", "num_copied_files", "copied_size_bytes", "num_removed_files"}`.
+    """
     moment = moment_of(args)
     try:
         properties = pairs_of("set_properties", args.set_properties)
@@ -88,7 +94,10 @@ def clone(table: Table, args: Namespace) -> Answer:
 
 
 def rollback(table: Table, args: Namespace) -> Answer:
-    """`{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`."""
+    """Undo a run on all its tables or on none.
+
+    JSON: `{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`.
+    """
     hook = hook_of(args)
     places = [table.uri, *(uri_of(hook, each, args) for each in args.others)]
     run = RunToUndo(dag_id=args.dag_id, run_id=args.run_id)

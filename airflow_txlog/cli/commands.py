@@ -65,7 +65,10 @@ def run(name: str, args: Namespace) -> None:
 
 
 def history(table: Table, args: Namespace) -> Answer:
-    """`{"table", "commits": [commitInfo + version, timestamp (ms)], "truncated"}`, with `--check` also `findings`."""
+    """Show the commits of a table, the newest first, and with `--check` what is wrong with its log.
+
+    JSON: `{"table", "commits": [commitInfo + version, timestamp (ms)], "truncated"}`, with `--check` also `findings`.
+    """
     # One more than shown, to detect that there are more.
     found = table.history(None if args.limit is None else args.limit + 1)
     commits = found[: args.limit]
@@ -88,7 +91,10 @@ def history(table: Table, args: Namespace) -> Answer:
 
 
 def files(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "num_files", "size_bytes", "files": […], "truncated"}`; it counts all that match."""
+    """List the files of a version. The numbers count all files that match, also those that `--limit` hides.
+
+    JSON: `{"table", "version", "num_files", "size_bytes", "files": […], "truncated"}`.
+    """
     snapshot = _snapshot(table, args)
     found = snapshot.files(_predicate(snapshot, args))
     columns = snapshot.partition_columns
@@ -130,7 +136,7 @@ def files(table: Table, args: Namespace) -> Answer:
 
 
 def snapshot(table: Table, args: Namespace) -> Answer:
-    """One version: numbers, schema (the protocol's JSON), partitioning, properties, protocol."""
+    """Describe one version: numbers, schema (the protocol's JSON), partitioning, properties, protocol."""
     found = _snapshot(table, args)
     counts = live_row_counts(found.files(columns=["stats", "deletion_vector"]))
     unknown = counts.count(None)
@@ -173,7 +179,10 @@ def snapshot(table: Table, args: Namespace) -> Answer:
 
 
 def vacuum(table: Table, args: Namespace) -> Answer:
-    """`{"table", "mode", "dry_run", "num_files", "size_bytes", "deleted_files", "deleted_directories", "files"}`."""
+    """Delete the files that no version within the retention needs.
+
+    JSON: `{"table", "mode", "dry_run", "num_files", "size_bytes", "deleted_files", "deleted_directories", "files"}`.
+    """
     if not args.dry_run:
         confirm(f"Delete files of {table.uri} that no kept version needs?", args.yes)
     hours = args.orphan_retention_hours
@@ -211,13 +220,13 @@ def vacuum(table: Table, args: Namespace) -> Answer:
 
 
 def checkpoint(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version"}`."""
+    """Write a checkpoint. JSON: `{"table", "version"}`."""
     version = table.checkpoint()
     return Answer({"table": table.uri, "version": version}, lambda: print(version))
 
 
 def restore(table: Table, args: Namespace) -> Answer:
-    """`{"table", "version", "committed"}`: the latest version now, and whether it is new."""
+    """Answer with `{"table", "version", "committed"}`: the latest version now, and whether it is new."""
     moment = moment_of(args)
     if args.table_version is None and moment is None:
         raise UsageError("restore needs --version or --timestamp.")
@@ -384,7 +393,7 @@ def _pairs(values: object) -> str:
 
 
 def _file(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """`names`: the logical names of partition columns, by their names in partition values."""
+    """Return a file as JSON. `names` has the logical names of partition columns, by their names in partition values."""
     vector = row["deletion_vector"]
     return {
         "path": row["path"],

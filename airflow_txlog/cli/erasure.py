@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 def verify_report(args: Namespace) -> printing.Answer:
-    """`{"report", "request_id", "is_authentic", "is_complete", "signed_by", "num_tables", "num_objects", "problems",
-    "left"}`. `problems`: why the report proves nothing. `left`: the objects that do not pass.
+    """Check an erasure report. `problems`: why the report proves nothing. `left`: the objects that do not pass.
+
+    JSON: `{"report", "request_id", "is_authentic", "is_complete", "signed_by", "num_tables", "num_objects", "problems",
+    "left"}`.
     """
     hook = hook_of(args)
     uri = uri_of(hook, args.report, args)

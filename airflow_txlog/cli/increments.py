@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def show_watermarks(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "version", "consumers": [{"consumer", "source", "table_id", "version", "others", "lost"}]}`.
+    """Show how far each consumer of a table is.
 
+    JSON: `{"table", "version", "consumers": [{"consumer", "source", "table_id", "version", "others", "lost"}]}`.
     `lost` is the reason why a watermark does not hold, or null. One that cannot be read has null for most fields.
     """
     snapshot = table.snapshot()
@@ -57,7 +58,7 @@ def show_watermarks(table: Table, args: Namespace) -> printing.Answer:
 
 
 def reset_watermark(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "version", "consumer", "source", "to_version"}`: the version with the new watermark."""
+    """Answer with `{"table", "version", "consumer", "source", "to_version"}`: the version with the new watermark."""
     tx = table.begin()
     assert tx.snapshot is not None
     known = watermarks_of(tx.snapshot.state.domains).get(args.consumer)

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def upkeep(table: Table, args: Namespace) -> printing.Answer:
-    """`{"tables": [{"table", "status", "version", "steps", "metrics", "seconds"}], "failed", "left"}`."""
+    """Maintain the tables of a folder.
+
+    JSON: `{"tables": [{"table", "status", "version", "steps", "metrics", "seconds"}], "failed", "left"}`.
+    """
     if not args.dry_run:
         printing.confirm(f"Compact, checkpoint and vacuum what is due at {table.uri}?", args.yes)
     vacuum = None if args.vacuum == "none" else args.vacuum
@@ -55,8 +58,10 @@ _ENDS: dict[str | None, str] = {DISCARD: "discarded", REFUSED: "refused"}
 
 
 def staged(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "staged": [{"id", "operation", "base_version", "state", "metrics", "files", "bytes", "staged_at",
-    "expires_at", "task"}]}`, by time. `state`: "waits", "expired", "published", "discarded" (files may be left) or
+    """List the staged changes of a table, by time.
+
+    JSON: `{"table", "staged": [{"id", "operation", "base_version", "state", "metrics", "files", "bytes", "staged_at",
+    "expires_at", "task"}]}`. `state`: "waits", "expired", "published", "discarded" (files may be left) or
     "refused" (a conflict forbids the publication).
     """
     head, now_ms = table.snapshot(), table.clock.now_ms()
@@ -105,8 +110,10 @@ def _staged_change(
 
 
 def traces(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "num_objects", "is_complete", "left": [{"path", "size_bytes", "digest", "method", "verdict", "traces",
-    "reason"}]}`: the objects that hold a value or could not be read. `is_complete`: there are none.
+    """Search the objects of a table for values. `left`: those that hold one or could not be read.
+
+    JSON: `{"table", "num_objects", "is_complete", "left": [{"path", "size_bytes", "digest", "method", "verdict",
+    "traces", "reason"}]}`. `is_complete`: nothing is left.
     """
     values = _lines(args.values)
     verdicts = list(table.find_traces(args.column, values))

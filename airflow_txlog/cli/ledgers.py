@@ -21,15 +21,16 @@ _FOLDER_VALUE = re.compile(r"=[^/]*/")
 
 
 def create(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "created"}`: whether the ledger is new."""
+    """Answer with `{"table", "created"}`: whether the ledger is new."""
     is_new = create_ledger(table)
     answer = f"{table.uri} is a ledger of erased subjects" if is_new else f"{table.uri} exists already: nothing to do"
     return printing.Answer({"table": table.uri, "created": is_new}, lambda: print(answer))
 
 
 def show(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "erasures": [{"request_id", "table", "column", "subjects", "recorded_at", "keys"}]}`.
+    """Show the erasures that a ledger has recorded.
 
+    JSON: `{"table", "erasures": [{"request_id", "table", "column", "subjects", "recorded_at", "keys"}]}`.
     `keys`: the ids of the keys of the digests, the oldest first.
     """
     erasures = recorded_in(table)
@@ -53,7 +54,10 @@ def show(table: Table, args: Namespace) -> printing.Answer:
 
 
 def check(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "version", "files": [{"path", "rows", "columns", "requests"}]}`: those with an erased subject."""
+    """List the files that hold an erased subject.
+
+    JSON: `{"table", "version", "files": [{"path", "rows", "columns", "requests"}]}`.
+    """
     guard = guard_of(hook_of(args), table)
     if guard is None:
         raise UsageError("ledger check needs --conn-id: the ID of a connection that names a ledger (erasure_ledger).")
@@ -81,7 +85,10 @@ def check(table: Table, args: Namespace) -> printing.Answer:
 
 
 def rotate(table: Table, args: Namespace) -> printing.Answer:
-    """`{"table", "version", "changed", "key"}`: how many rows have a new digest, and the id of the newest key."""
+    """Give the digests of a ledger the newest key. `changed`: how many rows have a new digest. `key`: the key's id.
+
+    JSON: `{"table", "version", "changed", "key"}`.
+    """
     keys = [DigestKey.of(text, "a key of the ledger") for text in digest_keys(args.key_conn_id)]
     ledger = Ledger(table, keys)
     printing.confirm(f"Digest the subjects of {table.uri} once more, by the key {keys[-1].id}?", args.yes)

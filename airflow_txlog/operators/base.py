@@ -278,7 +278,7 @@ class TxlogOperator(NamedTableOperator):
         self.defer(trigger=trigger, method_name="resume", timeout=self.execution_timeout)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Airflow's method. If the wait in the triggerer took too long, cancel the job before the task fails."""
+        """Resume the task. If the wait in the triggerer took too long, cancel the job before the task fails."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:

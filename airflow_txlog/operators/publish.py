@@ -57,7 +57,7 @@ class StagedChangesOperator(ManyJobsOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Airflow's method. The task is sensitive if one that staged a change is; its changes are rendered first."""
+        """Render a template as Airflow does. Mark the task as sensitive if a task that staged one of its changes is."""
         rendered = super().render_template(content, context, jinja_env, seen_oids)
         if content is self.staged:
             # Handles that are none are refused when the task runs.

@@ -112,7 +112,7 @@ def holds(kind: pa.DataType, other: pa.DataType) -> bool:
 
 
 def conditions(*operands: Typed) -> Signature | None:
-    """AND, OR, NOT."""
+    """Return the signature of AND, OR and NOT."""
     if all(each.type in (BOOL, VOID) for each in operands):
         return Signature((BOOL,) * len(operands), BOOL)
     return None
@@ -196,12 +196,12 @@ def listed(*operands: Typed) -> Signature | None:
 
 
 def tested(operand: Typed) -> Signature | None:
-    """IS NULL."""
+    """Return the signature of IS NULL."""
     return Signature((operand.type,), BOOL)
 
 
 def matched(text: Typed, pattern: Typed) -> Signature | None:
-    """LIKE with a constant pattern."""
+    """Return the signature of LIKE with a constant pattern."""
     if text.type == pattern.type == TEXT and pattern.is_constant and pattern.constant is not None:
         return Signature((TEXT, TEXT), BOOL)
     return None
@@ -235,7 +235,7 @@ def _numbers(
 
 
 def sums(left: Typed, right: Typed) -> Signature | None:
-    """+ and -. Source: Spark, Add.resultDecimalType."""
+    """Return the signature of + and -. Source: Spark, Add.resultDecimalType."""
     if left.type == DATE and right.type in INTEGER_DIGITS and right.type != INT64:
         return Signature((DATE, INT32), DATE)
     return _numbers(
@@ -249,37 +249,40 @@ def sums(left: Typed, right: Typed) -> Signature | None:
 
 
 def products(left: Typed, right: Typed) -> Signature | None:
-    """*. Source: Spark, Multiply.resultDecimalType."""
+    """Return the signature of *. Source: Spark, Multiply.resultDecimalType."""
     return _numbers(
         left, right, lambda one, other: decimal(one.precision + other.precision + 1, one.scale + other.scale)
     )
 
 
 def quotients(left: Typed, right: Typed) -> Signature | None:
-    """/ of integers and doubles, which are divided as doubles."""
+    """Return the signature of / for integers and doubles, which are divided as doubles."""
     types = {left.type, right.type}
     return Signature((DOUBLE, DOUBLE), DOUBLE) if types <= {*_INTEGERS, DOUBLE} else None
 
 
 def remainders(left: Typed, right: Typed) -> Signature | None:
-    """% of integers."""
+    """Return the signature of % for integers."""
     kind = common_type((left, right)) if {left.type, right.type} <= set(_INTEGERS) else None
     return None if kind is None else Signature((kind, kind), kind)
 
 
 def same_number(operand: Typed) -> Signature | None:
-    """A function of a number that has its type."""
+    """Return the signature of a function whose result has the type of its one number."""
     return Signature((operand.type,), operand.type) if is_number(operand.type) else None
 
 
 def magnitude(operand: Typed) -> Signature | None:
-    """abs() and the negation: Spark keeps 34 digits of a decimal."""
+    """Return the signature of abs() and of the negation. Spark keeps 34 digits of a decimal."""
     found = same_number(operand)
     return None if found is not None and is_decimal(found.result) and found.result.precision > 34 else found
 
 
 def rounded(number: Typed, digits: Typed | None = None) -> Signature | None:
-    """round() to a constant number of digits after the point. Source: Spark, RoundBase.dataType."""
+    """Return the signature of round() to a constant number of digits after the point.
+
+    Source: Spark, RoundBase.dataType.
+    """
     kind, scale = number.type, 0 if digits is None else digits.constant
     if digits is not None and (digits.type != INT32 or not digits.is_constant):
         return None
@@ -293,13 +296,13 @@ def rounded(number: Typed, digits: Typed | None = None) -> Signature | None:
 
 
 def one_of(*operands: Typed) -> Signature | None:
-    """The signature of a function that returns one of its operands."""
+    """Return the signature of a function that returns one of its operands."""
     kind = common_type(operands, by_value=False)
     return None if kind is None or len(operands) < 1 else Signature((kind,) * len(operands), kind)
 
 
 def cases(*operands: Typed) -> Signature | None:
-    """CASE: conditions, each with its value, and the value of ELSE."""
+    """Return the signature of CASE: conditions, each with its value, and the value of ELSE."""
     if len(operands) < 3 or len(operands) % 2 == 0:
         return None
     tests, values = operands[:-1:2], [*operands[1::2], operands[-1]]
@@ -311,13 +314,13 @@ def cases(*operands: Typed) -> Signature | None:
 
 
 def null_if(value: Typed, other: Typed) -> Signature | None:
-    """nullif(), which has the type of its first operand."""
+    """Return the signature of nullif(), whose result has the type of its first operand."""
     found = equated(value, other)
     return Signature(found.operands, value.type) if found is not None and found.operands[0] == value.type else None
 
 
 def texts(*operands: Typed) -> Signature | None:
-    """concat() and ||, which write whole numbers as texts."""
+    """Return the signature of concat() and ||, which write whole numbers as texts."""
     types = {each.type for each in operands}
     if not operands or TEXT not in types or not types <= {TEXT, VOID, *_INTEGERS}:
         return None
@@ -337,7 +340,7 @@ def constant_from(first: int, signature: Signatures) -> Signatures:
 
 
 def named_struct(*operands: Typed) -> Signature | None:
-    """named_struct() of names and values."""
+    """Return the signature of named_struct() for names and values."""
     names, values = operands[::2], operands[1::2]
     is_named = all(each.type == TEXT and each.is_constant and each.constant is not None for each in names)
     if not values or len(names) != len(values) or not is_named or any(each.type == VOID for each in values):

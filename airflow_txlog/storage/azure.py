@@ -96,7 +96,7 @@ class _Place(NamedTuple):
 
 
 def open_at(uri: str, access: Access) -> Store:
-    """The store at `abfss://container@account.dfs.core.windows.net/folder`, or `az://container/folder`.
+    """Return the store at `abfss://container@account.dfs.core.windows.net/folder`, or `az://container/folder`.
 
     Raises UnsupportedStore, InvalidInput.
     """
@@ -351,7 +351,7 @@ class AzureBucket(Bucket):
         return self._put(key, if_absent, lambda: blob.commit_block_list(blocks, **condition, **_CALL))
 
     def abort(self, upload: Any) -> None:
-        """Nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
+        """Do nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
 
     def _date(self, prefix: str) -> str:
         _, _, headers = self._page(prefix, None, False, 1)

@@ -63,7 +63,7 @@ class UnprovenStore(Store):
     is_remote = True
 
     def __init__(self, uri: str, access: Access) -> None:
-        """Raises UnsupportedStore for a URI that names no folder."""
+        """Raise UnsupportedStore for a URI that names no folder."""
         scheme, authority, path = split(uri)
         folder = path.rstrip("/")
         if not folder.strip("/") and not authority:

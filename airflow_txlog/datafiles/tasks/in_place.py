@@ -111,7 +111,7 @@ class _Copy:
     """The copy of one file. The assigned columns are in the order of the file."""
 
     def __init__(self, change: InPlace, planned: PlannedFile, parquet: OpenParquet, num_changed: int) -> None:
-        """Raises NotInPlace for a file that must be rewritten."""
+        """Raise NotInPlace for a file that must be rewritten."""
         layout = change.layout
         self._change, self._layout, self._planned, self._parquet = change, layout, planned, parquet
         self._held = parquet.schema_arrow

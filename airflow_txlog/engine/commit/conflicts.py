@@ -89,9 +89,9 @@ def _having_met(attempt: Attempt, winner: Commit, how: How) -> Attempt:
 
 
 def check_domains(attempt: Attempt, winner: Commit) -> None:
-    """Two commits must not write one domain, except the row-tracking domain, which `rebase` reconciles.
+    """Raise ConcurrentTransaction if both commits write one domain, or if the winner restored under our watermark.
 
-    A commit that moves a watermark must not follow a RESTORE unseen.
+    They may both write the row-tracking domain, which `rebase` reconciles.
     """
     ours = {domain.domain for domain in attempt.domains} - {ROW_TRACKING_DOMAIN}
     marks = sorted(name for name in ours if name.startswith(WATERMARKS))
@@ -106,7 +106,10 @@ def check_domains(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_application_transactions(attempt: Attempt, winner: Commit) -> None:
-    """A winner that moved an application transaction which we read has most likely done our work."""
+    """Raise ConcurrentTransaction if the winner moved an application transaction that we read.
+
+    It has most likely done our work.
+    """
     for transaction in winner.transactions:
         if transaction.app_id in attempt.reads.application_ids:
             what = (
@@ -117,7 +120,7 @@ def check_application_transactions(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_clustering_winner(attempt: Attempt, winner: Commit) -> None:
-    """A winner must not cluster the table by a column that our files have no statistics of."""
+    """Raise MetadataChanged if the winner clustered the table by a column that our files have no statistics of."""
     for add, path in without_bounds(attempt, clustering_columns(winner.domains, attempt.table)):
         what = f"clustered the table by {'.'.join(path)}, of which {add.path}, added here, has no statistics"
         raise conflict(MetadataChanged, attempt, winner, what, domain=CLUSTERING_DOMAIN)
@@ -176,7 +179,10 @@ def _added_file_excluded(attempt: Attempt, add: Add) -> How | None:
 
 
 def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
-    """No file that we read may be removed, at any isolation level and even if its rows only moved."""
+    """Raise ConcurrentDeleteRead if the winner removed a file that we read.
+
+    This holds at any isolation level, and even if the rows of the file only moved.
+    """
     for remove in winner.removes:
         if attempt.reads.whole_table or attempt.canonical(remove) in attempt.reads.paths:
             what = f"removed {file_text(attempt, remove)}, which this transaction read"
@@ -184,7 +190,7 @@ def check_deleted_against_read(attempt: Attempt, winner: Commit) -> None:
 
 
 def check_deleted_against_deleted(attempt: Attempt, winner: Commit) -> None:
-    """One file must not be removed twice: both commits would count its rows."""
+    """Raise ConcurrentDeleteDelete if both commits remove one file: both would count its rows."""
     ours = {attempt.canonical(remove) for remove in attempt.removes}
     for remove in winner.removes:
         if attempt.canonical(remove) in ours:

@@ -102,7 +102,10 @@ class _InFolder:
         self._folder, self._note, self._tags = folder, note, tags
 
     def erase(self, found: ErasedTombstones) -> None:
-        """Raises CommitConflict if another job has recorded deletions meanwhile."""
+        """Replace the files of tombstones that hold a value by copies without it, and note what went.
+
+        Raises CommitConflict if another job has recorded deletions meanwhile.
+        """
         store, tx = self._store, self._table.begin()
         application = APPLICATION + self._folder.rpartition("/")[2]
         number = tx.read_application(application)

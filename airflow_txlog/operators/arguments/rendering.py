@@ -48,7 +48,7 @@ class TemplatedOperator(BaseOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Airflow's method, without reading texts as literals."""
+        """Render a template as Airflow does, but never read the resulting text as a literal."""
         # Airflow puts rendered values there: those that a mapped task gets from another task.
         if not isinstance(content, str) or (seen_oids is not None and id(content) in seen_oids):
             return super().render_template(content, context, jinja_env, seen_oids)
@@ -124,7 +124,7 @@ class RenderedOperator(TemplatedOperator):
         return getattr(self, "is_dry_run" if name == "dry_run" else name)
 
     def resolve_template_files(self) -> None:
-        """Airflow's method, when the DAG is parsed: replace each SQL text that names a file by the file's content.
+        """Replace each SQL text that names a file by the file's content. Airflow calls this when it parses the DAG.
 
         Raises InvalidJobSpec if there is no such file.
         """
@@ -151,10 +151,10 @@ class RenderedOperator(TemplatedOperator):
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Airflow's method, except that a template with an expression that is None or undefined becomes null or fails.
+        """Render a template as Airflow does, unless one of its expressions is None or undefined.
 
-        It becomes null for a parameter that may be null, and raises InvalidJobSpec anywhere else: as a text it would be
-        a value that no row has, a table of that name, or a key that all work shares.
+        It then becomes null for a parameter that may be null, and raises InvalidJobSpec anywhere else: as a text it
+        would be a value that no row has, a table of that name, or a key that all work shares.
         """
         # Equal texts of one file are one object to Python: a name that is shown anyway must not become asterisks.
         fields = [name for name in self.template_fields if content is getattr(self, name, None)]

@@ -131,7 +131,7 @@ _DECIMAL_NAME = re.compile(r"decimal\(\d+,\d+\)", re.ASCII)
 
 
 def _older_types(member: StructField) -> set[DataType] | None:
-    """The primitive types that this column had before, decimals left out (they read alike); None: not understood."""
+    """Return the primitive types that this column had before, without decimals (they read alike); None if unknown."""
     older: set[DataType] = set()
     changes = member.metadata.get("delta.typeChanges")
     for change in changes if isinstance(changes, list) else [None]:
@@ -187,7 +187,7 @@ def _decimal(text: bytes, precision: int, scale: int, has_point: bool) -> Bound 
 
 
 def _on_grid(lower: Decimal, upper: Decimal, precision: int, scale: int) -> Bound | None:
-    """The bounds rounded outwards to the type's own values, and clipped: no value lies beyond the largest."""
+    """Return the bounds rounded outwards to the type's own values, and clipped to the largest of them."""
     largest = Decimal(10**precision - 1).scaleb(-scale, _WIDE)
     # A minus sign would round to the 28 digits of the default context.
     smallest = largest.copy_negate()

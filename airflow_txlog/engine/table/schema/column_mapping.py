@@ -39,7 +39,7 @@ _FORBIDDEN = frozenset(" ,;{}()\n\t=")
 
 
 def mapping_mode(configuration: Mapping[str, str], table: str) -> str:
-    """ "none", "name" or "id". Raises CorruptTable for a mode that the protocol does not know."""
+    """Return "none", "name" or "id". Raises CorruptTable for a mode that the protocol does not know."""
     mode = configuration.get(MODE_PROPERTY, NO_MAPPING).lower()
     if mode not in MODES:
         raise CorruptTable(

@@ -345,7 +345,7 @@ class _Run:
 
     @contextlib.contextmanager
     def missing_files_are_gaps(self) -> Iterator[None]:
-        """Inside the block, a file of the range that a VACUUM has deleted raises SourceGap."""
+        """Raise SourceGap if a VACUUM has deleted a file of the range that the block reads."""
         try:
             yield
         except CorruptTable as error:

@@ -133,7 +133,7 @@ class KeptHistory(NewestEvents):
         return self._met.columns
 
     def _met_by(self) -> list[str]:
-        """The columns that, with the keys, match a folded row with its row in the table."""
+        """Return the columns that, with the keys, match a folded row with its row in the table."""
         return [quoted(self._changes.start_column)]
 
     @property
