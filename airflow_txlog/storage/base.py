@@ -124,6 +124,10 @@ class Store(ABC):
     def stat(self, path: str) -> FileInfo | None:
         """Return the size and time of one object, or None. Raises OutsideTable as `open_input` does."""
 
+    def mark_of(self, file: FileInfo) -> str:
+        """Return a short text that distinguishes a commit's file from another of its name, the same in any process."""
+        return file.etag.strip('"') if file.etag else f"{file.modified_ms:x}-{file.size_bytes:x}"
+
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create the object, whole or not at all, unless the name is taken.

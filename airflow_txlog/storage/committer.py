@@ -60,9 +60,10 @@ class Committer(Protocol):
     def load(self) -> CatalogState:
         """Return the state of now. Raises the errors of catalogs, WrongTableId included."""
 
-    def ratify(self, commit: Ratified, data: bytes) -> CatalogState:
+    def ratify(self, commit: Ratified, data: bytes, published: int | None = None) -> CatalogState:
         """Make the staged commit the next version. The same commit again changes nothing.
 
+        `published`: report with it that every version up to this one is published.
         Raises VersionTaken, TooManyUnpublished, CatalogRefused; after CatalogUnavailable the outcome is unknown.
         """
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.errors import CatalogRefused, TableNotInCatalog, UnsupportedFeature
+from airflow_txlog.errors import CatalogRefused, CorruptTable, TableNotInCatalog, UnsupportedFeature
 from airflow_txlog.storage.base import LOG, FileInfo, Output, Store
 from airflow_txlog.storage.committer import (
     STAGED,
@@ -55,11 +55,15 @@ _KEPT = 1000
 
 @dataclass(slots=True)
 class _Seen:
-    """A version that was listed while it was unpublished; `digest` of its bytes, once they are known."""
+    """A version that was listed while it was unpublished; `digest` of its bytes, once they are known.
+
+    `published`: the file that is known to hold its bytes. `is_copied`: whether this process has published it.
+    """
 
     ratified: Ratified
     digest: bytes | None = None
     published: FileInfo | None = None
+    is_copied: bool = False
 
 
 @dataclass(slots=True)
@@ -68,7 +72,6 @@ class _Memory:
 
     state: CatalogState = field(default_factory=lambda: CatalogState(latest=-1))
     seen: dict[int, _Seen] = field(default_factory=dict)
-    published: int = -1
 
 
 def _version_of(path: str) -> int | None:
@@ -131,8 +134,20 @@ class ManagedStore(Store):
         try:
             return self._inner.read(staged.path)
         except FileNotFoundError:
-            # Published since, and cleaned.
+            self._check_published(staged)
             return self._inner.read(path)
+
+    def _check_published(self, commit: Ratified) -> None:
+        """Raise CorruptTable if a commit whose staged file is gone is unpublished, by the catalog's answer of now."""
+        state = self._load()
+        if commit.version > state.latest or any(each.file_name == commit.file_name for each in state.unpublished):
+            raise CorruptTable(
+                f"{self.root} lacks {commit.path}, and its catalog has not heard that version {commit.version} is "
+                "published: the commit is lost, unless its writer publishes it. Nothing was changed.",
+                table=self.root,
+                path=commit.path,
+                is_missing=True,
+            )
 
     def stat(self, path: str) -> FileInfo | None:
         version = _version_of(path)
@@ -146,6 +161,10 @@ class ManagedStore(Store):
             return staged.info
         found = self._inner.stat(path)
         return None if found is None else self._known(version, found)
+
+    def mark_of(self, file: FileInfo) -> str:
+        # The file's time and etag change when it is published, and other processes have not seen it before.
+        return f"{self._committer.table.table_id}-{file.size_bytes:x}"
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         version = _version_of(path)
@@ -168,7 +187,7 @@ class ManagedStore(Store):
             return False
         self._remember(state)
         self._seen(commit).digest = hashlib.sha256(data).digest()
-        self._best_effort(lambda: self._publish(state, {version: data}), f"version {version} was not published")
+        self._best_effort(lambda: self._publish_all(state, {version: data}), f"version {version} was not published")
         return True
 
     def _drop(self, commit: Ratified) -> None:
@@ -180,10 +199,10 @@ class ManagedStore(Store):
         try:
             return self._committer.ratify(commit, data)
         except TooManyUnpublished:
-            # Any client may publish.
-            self._publish(self._load(), {})
+            # Any client may publish. The report goes with the commit: alone, it may meet the same limit.
+            last = self._publish(self._load(), {})
         try:
-            return self._committer.ratify(commit, data)
+            return self._committer.ratify(commit, data, None if last is None else min(last, commit.version - 1))
         except TooManyUnpublished:
             table = self._committer.table
             raise CatalogRefused(
@@ -195,11 +214,22 @@ class ManagedStore(Store):
                 retryable=True,
             ) from None
 
-    def _publish(self, state: CatalogState, held: dict[int, bytes]) -> None:
-        """Copy the unpublished commits to their names, in order, and report it. `held`: the bytes of some."""
+    def _publish_all(self, state: CatalogState, held: dict[int, bytes]) -> None:
+        """Publish, and report it to the catalog."""
+        last = self._publish(state, held)
+        if last is not None:
+            self._remember(self._committer.published(last))
+
+    def _publish(self, state: CatalogState, held: dict[int, bytes]) -> int | None:
+        """Copy the unpublished commits to their names, in order; return the last one that is there, None without.
+
+        `held`: the bytes of some.
+        """
         last = None
         for each in state.unpublished:
-            if each.version > self._memory.published and not self._copied(each, held.get(each.version)):
+            seen = self._seen(each)
+            seen.is_copied = seen.is_copied or self._copied(each, held.get(each.version))
+            if not seen.is_copied:
                 log.warning(
                     "%s: %s holds other bytes than the catalog has ratified: another writer put it there. Readers "
                     "that ask the catalog are not affected. Nothing further is published.",
@@ -207,9 +237,8 @@ class ManagedStore(Store):
                     commit_path(each.version),
                 )
                 break
-            last = self._memory.published = max(self._memory.published, each.version)
-        if last is not None:
-            self._remember(self._committer.published(last))
+            last = each.version
+        return last
 
     def _copied(self, commit: Ratified, data: bytes | None) -> bool:
         data = self._inner.read(commit.path) if data is None else data
@@ -294,7 +323,7 @@ class ManagedStore(Store):
     def _publish_up_to(self, version: int) -> None:
         """Publish the version, as only a published one may have a checkpoint. Raises an OSError if it cannot be."""
         if self._inner.stat(commit_path(version)) is None:
-            self._publish(self._load(), {})
+            self._publish_all(self._load(), {})
             if self._inner.stat(commit_path(version)) is None:
                 raise self.os_error(errno.ENOENT, commit_path(version))
 

@@ -43,7 +43,7 @@ class UnityCommitter:
     def load(self) -> CatalogState:
         return self._state(self._api.get(self._path, name=self.table.name))
 
-    def ratify(self, commit: Ratified, data: bytes) -> CatalogState:
+    def ratify(self, commit: Ratified, data: bytes, published: int | None = None) -> CatalogState:
         added = {
             "version": commit.version,
             "timestamp": commit.timestamp_ms,
@@ -51,8 +51,12 @@ class UnityCommitter:
             "file-size": commit.size_bytes,
             "file-modification-timestamp": commit.modified_ms,
         }
-        changes = list(changes_of(data, self._properties))
-        return self._updated(*changes, {"action": "add-commit", "commit": added})
+        updates = [*changes_of(data, self._properties), {"action": "add-commit", "commit": added}]
+        state = self._updated(*updates, *([] if published is None else [_publication(published)]))
+        others = [each for each in state.unpublished if each.version == commit.version]
+        if state.latest < commit.version or any(each.file_name != commit.file_name for each in others):
+            raise self._odd("accepts a commit, and answers with a state without it")
+        return state
 
     def create(self, data: bytes, timestamp_ms: int) -> CatalogState:
         *_, name = self.table.name.split(".")
@@ -72,7 +76,7 @@ class UnityCommitter:
         return self.load()
 
     def published(self, version: int) -> CatalogState:
-        return self._updated({"action": "set-latest-backfilled-version", "latest-published-version": version})
+        return self._updated(_publication(version))
 
     def _updated(self, *updates: Mapping[str, Any]) -> CatalogState:
         requirements = [{"type": "assert-table-uuid", "uuid": self.table.table_id}]
@@ -93,13 +97,11 @@ class UnityCommitter:
             properties = dict(answer["metadata"].get("properties") or {})
             commits = [_ratified(each) for each in answer["commits"]]
             latest = int(answer["latest-table-version"])
+            versions = {each.version for each in commits}
+            if len(versions) < len(commits) or max(versions, default=latest) > latest:
+                raise ValueError("two commits of one version, or one after the latest")
         except (KeyError, TypeError, ValueError):
-            raise CatalogUnavailable(
-                f"The catalog at {self.table.endpoint} answers about {self.table.name} without the versions of a "
-                "catalog-managed table.",
-                connection=self.table.catalog_conn_id,
-                name=self.table.name,
-            ) from None
+            raise self._odd("answers without the versions of a catalog-managed table") from None
         if table_id != self.table.table_id:
             raise WrongTableId(
                 f"{self.table.name} is another table now: it was dropped and created again since its name was "
@@ -113,6 +115,17 @@ class UnityCommitter:
         self._properties = properties
         commits.sort(key=lambda each: each.version)
         return CatalogState(latest=latest, unpublished=tuple(commits))
+
+    def _odd(self, what: str) -> CatalogUnavailable:
+        return CatalogUnavailable(
+            f"The catalog at {self.table.endpoint}, asked about {self.table.name}, {what}.",
+            connection=self.table.catalog_conn_id,
+            name=self.table.name,
+        )
+
+
+def _publication(version: int) -> dict[str, Any]:
+    return {"action": "set-latest-backfilled-version", "latest-published-version": version}
 
 
 def _ratified(given: Mapping[str, Any]) -> Ratified:

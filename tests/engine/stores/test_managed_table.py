@@ -19,11 +19,13 @@ from airflow_txlog.catalogs.describe import describe
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.changes.following import LogFollower, mark_at
 from airflow_txlog.errors import (
     CatalogRefused,
     CatalogUnavailable,
     CommitConflict,
     CommitStateUnknown,
+    CorruptTable,
     TableAlreadyExists,
     TableNotInCatalog,
     UnsupportedFeature,
@@ -213,6 +215,61 @@ def test_a_version_keeps_its_identity_when_another_process_publishes_it(unity: F
     assert table.snapshot().version == 2
     assert tx.commit("WRITE", {}) == 3
     assert before.refresh().version == 3
+
+
+def test_a_position_in_the_log_is_the_same_to_every_process_before_and_after_the_publication(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    """By it a sensor, a pinned version and an incremental consumer recognise the log another time."""
+    writer = opened(unity, entry)
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(writer, rows(1))
+    unpublish(entry, 1)
+    reader = opened(unity, entry)
+    before = LogFollower(reader.store).look()
+    marks = {mark_at(each.store, 1) for each in (writer, reader)}
+    append(opened(unity, entry), rows(2))
+    assert published(entry) == [0, 1, 2]
+    later = opened(unity, entry)
+    marks |= {mark_at(each.store, 1) for each in (writer, reader, later)}
+    assert marks == {before.commit_mark}
+    follower = LogFollower(later.store)
+    follower.look()
+    assert not follower.is_another_log(before)
+    # A table that was made again under the name is another one.
+    entry.table_id = "99999999-2222-4333-8444-555555555555"
+    assert mark_at(ManagedStore(LocalStore(folder_of(entry)), committer_of(unity, entry)), 1) not in marks
+
+
+def test_a_catalog_that_was_set_back_gets_the_commits_of_its_new_course_published(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    store = ManagedStore(LocalStore(folder_of(entry)), committer_of(unity, entry))
+    append(Table(store), rows(1))
+    append(Table(store), rows(2))
+    # The catalog and the files come back from a backup of version 1; this process lives on.
+    entry.latest = 1
+    del entry.file_names[2]
+    unpublish(entry, 2)
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(opened(unity, entry), rows(3))
+    unpublish(entry, 2)
+    append(Table(store), rows(4))
+    assert published(entry) == [0, 1, 2, 3]
+    assert ids(opened(unity, entry)) == [1, 3, 4]
+
+
+def test_a_file_at_the_name_of_a_commit_whose_staged_file_is_lost_is_not_read(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(opened(unity, entry), rows(1))
+    log = Path(folder_of(entry), "_delta_log")
+    (log / f"{1:020d}.json").write_bytes((log / f"{0:020d}.json").read_bytes())
+    (log / "_staged_commits" / entry.file_names[1]).unlink()
+    with pytest.raises(CorruptTable) as raised:
+        opened(unity, entry).snapshot()
+    assert entry.file_names[1] in str(raised.value)
 
 
 def test_a_commit_that_changes_the_schema_tells_the_catalog_in_the_same_request(
@@ -489,6 +546,45 @@ def test_too_many_unpublished_commits_are_published_here(unity: FakeUnity, entry
     unity.max_unpublished = 3
     assert append(opened(unity, entry), rows(4)) == 4
     assert (entry.commits, published(entry)) == ({}, [0, 1, 2, 3, 4])
+
+
+def test_what_was_published_is_reported_in_the_request_that_commits_if_there_are_too_many(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=99)):
+        for number in (1, 2, 3):
+            append(opened(unity, entry), rows(number))
+    unity.max_unpublished = 3
+    # The report alone is refused for as long as there are too many.
+    too_many = Fault("refused", on='"updates": [{"action": "set-latest-backfilled', status=429, times=10**6)
+    too_many.type = "ResourceExhaustedException"
+    with unity.harmed(too_many):
+        assert append(opened(unity, entry), rows(4)) == 4
+    assert ids(opened(unity, entry)) == [1, 2, 3, 4]
+    assert sorted(entry.commits) == [4]
+
+
+@pytest.mark.parametrize("harm", [Fault("unanswered"), Fault("refused", status=500), Fault("lost")])
+def test_a_commit_whose_request_fails_after_others_were_published_is_found_or_repeated(
+    unity: FakeUnity, entry: FakeTable, harm: Fault
+) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=99)):
+        for number in (1, 2, 3):
+            append(opened(unity, entry), rows(number))
+    unity.max_unpublished = 3
+    table = opened(unity, entry, policy=HASTY)
+    fault = Fault(harm.kind, on="add-commit", after=1, status=harm.status, times=9)
+    with unity.harmed(fault), suppress(CommitStateUnknown):
+        append(table, rows(4), application=("task-4", 1))
+    append_once(unity, entry, 4, PATIENT)
+    check_once(unity, entry, 1, 2, 3, 4)
+
+
+def test_too_many_unpublished_commits_that_nobody_can_publish_may_be_retried(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    for number in (1, 2, 3, 4):
+        append(opened(unity, entry), rows(number))
     unity.max_unpublished = 0
     with pytest.raises(CatalogRefused) as raised:
         append(opened(unity, entry), rows(5))
@@ -568,6 +664,39 @@ def test_a_name_of_a_staged_commit_that_leads_elsewhere_is_not_followed(unity: F
     entry.latest = 2
     with pytest.raises(CatalogUnavailable):
         opened(unity, entry).snapshot()
+
+
+@pytest.mark.parametrize("latest", [1, 2])
+def test_an_answer_with_two_commits_of_a_version_or_one_after_the_latest_is_no_answer(
+    unity: FakeUnity, entry: FakeTable, latest: int
+) -> None:
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(opened(unity, entry), rows(1))
+    given = entry.commits[1]
+    name = f"{2 if latest == 1 else 1:020d}.{given['file-name'][21:]}"
+    entry.commits[2] = {**given, "version": 3 - latest, "file-name": name}
+    entry.latest = latest
+    with pytest.raises(CatalogUnavailable):
+        opened(unity, entry).snapshot()
+
+
+def test_an_acceptance_whose_state_lacks_the_commit_is_no_commit(unity: FakeUnity, entry: FakeTable) -> None:
+    table = opened(unity, entry, policy=HASTY)
+    before = unity.answer
+
+    def forgetful(method: str, path: str, query: Any, body: Any) -> Any:
+        found = before(method, path, query, body)
+        if "add-commit" in json.dumps(body):
+            entry.latest, entry.commits, entry.file_names = 0, {}, {}
+            found = entry.shown()
+        return found
+
+    unity.answer = forgetful  # type: ignore[method-assign]
+    with pytest.raises(CommitStateUnknown):
+        append(table, rows(1))
+    unity.answer = before  # type: ignore[method-assign]
+    append_once(unity, entry, 1, PATIENT)
+    check_once(unity, entry, 1)
 
 
 def test_two_stores_of_one_process_share_what_the_catalog_said(unity: FakeUnity, entry: FakeTable) -> None:

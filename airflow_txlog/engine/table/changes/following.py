@@ -91,7 +91,7 @@ class LogFollower:
     def position_of(self, version: int) -> Position:
         """Return a version of the last look with its mark, None if the log does not hold its commit."""
         file = self._files.get(version)
-        return Position(version=version, commit_mark=None if file is None else mark_of(file))
+        return Position(version=version, commit_mark=None if file is None else self._store.mark_of(file))
 
     @property
     def earliest(self) -> int:
@@ -107,7 +107,7 @@ class LogFollower:
             return False
         file = self._files.get(position.version)
         return position.version > self._seen or (
-            file is not None and position.commit_mark is not None and mark_of(file) != position.commit_mark
+            file is not None and position.commit_mark is not None and self._store.mark_of(file) != position.commit_mark
         )
 
     def _look_further(self) -> bool:
@@ -252,15 +252,10 @@ def _values(values: Mapping[str, str | None]) -> PartitionValues:
     return tuple(sorted(values.items()))
 
 
-def mark_of(file: FileInfo) -> str:
-    """Return a short text that distinguishes the file from another of its name."""
-    return file.etag.strip('"') if file.etag else f"{file.modified_ms:x}-{file.size_bytes:x}"
-
-
 def mark_at(store: Store, version: int) -> str | None:
     """Return the mark of the version's commit; None if the log does not hold the commit."""
     info = None if version < 0 else store.stat(commit_name(version))
-    return None if info is None else mark_of(info)
+    return None if info is None else store.mark_of(info)
 
 
 def _missing(listing: Listing) -> int | None:

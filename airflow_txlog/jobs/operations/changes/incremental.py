@@ -21,7 +21,7 @@ from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.commit.content.watermarks import Watermark, domain_of, watermarks_of
 from airflow_txlog.engine.erasure.returns import ReturnGuard
 from airflow_txlog.engine.log.tail import list_tail
-from airflow_txlog.engine.table.changes.following import mark_at, mark_of
+from airflow_txlog.engine.table.changes.following import mark_at
 from airflow_txlog.engine.table.changes.ranges import RangeBounds, commits_within
 from airflow_txlog.engine.table.changes.versions import changes_since
 from airflow_txlog.engine.table.snapshot.commit_times import parse_moment, version_at
@@ -150,7 +150,7 @@ class _Run:
                 after=after,
                 version=end.version,
                 base=text,
-                mark=None if end.commit_file is None else mark_of(end.commit_file),
+                mark=None if end.commit_file is None else end.store.mark_of(end.commit_file),
                 others=self._others(),
                 replaces=replaces,
             )
@@ -177,7 +177,7 @@ class _Run:
             return False
         tail = list_tail(self._table.store, mark.version)
         file = tail.commits.get(mark.version)
-        return tail.latest == mark.version and file is not None and mark_of(file) == mark.mark
+        return tail.latest == mark.version and file is not None and self._table.store.mark_of(file) == mark.mark
 
     def _log_other_consumers(self, target: Snapshot, head: Snapshot) -> None:
         """Log the consumers that bring rows of the same source into the target: a renamed one begins anew."""
