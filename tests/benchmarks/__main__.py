@@ -25,6 +25,7 @@ from tests.helpers.paths import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_txlog.contract.job import JobResult, JobSpec
     from tests.helpers.delta_spark import DeltaSpark
 
 # Of the log alone.
@@ -155,6 +156,12 @@ class Bench:
 
         return self._open.enter_context(running({**AT_FULL_SPEED, **self._on_cluster})) if jars() else None
 
+    def run_spec(self, spec: JobSpec) -> JobResult:
+        """Run a job of ours. Without a cluster, Spark starts only if a job needs it."""
+        from airflow_txlog.jobs.run import run_job
+
+        return run_job(spec, self.spark) if self.workers else run_job(spec, None, start=lambda: self.spark)
+
     def close(self) -> None:
         """End what runs beside us."""
         if self._spark is not None and self.workers:
@@ -237,7 +244,7 @@ class Bench:
     def statement(self, case: str) -> list[Line]:
         from tests.benchmarks.statement_cases import equal_sides, statement_sides
 
-        sides = statement_sides(case, self.folder, self.scale, self.spark, self.delta_spark)
+        sides = statement_sides(case, self.folder, self.scale, self.run_spec, self.delta_spark)
         return self._measure(case, sides, equal_sides())
 
     def copying(self, kind: str, *, partitioned: bool = False) -> list[Line]:

@@ -17,7 +17,7 @@ _SET_BACK = "5"
 
 def set_back() -> None:
     """Begin anew for this process and its descendants."""
-    for pid in _family():
+    for pid in family():
         with contextlib.suppress(OSError):
             (_PROC / str(pid) / "clear_refs").write_text(_SET_BACK)
 
@@ -25,7 +25,7 @@ def set_back() -> None:
 def peaks_mb() -> dict[str, int]:
     """`driver` (this process), `jvm` and `worker` (the largest one) since `set_back`."""
     found: dict[str, int] = {}
-    for pid in _family():
+    for pid in family():
         with contextlib.suppress(OSError):
             command = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[0]
             kind = "driver" if pid == os.getpid() else "jvm" if command.endswith(b"java") else "worker"
@@ -40,7 +40,8 @@ def _high_water_mb(pid: int) -> int:
     return 0
 
 
-def _family() -> Iterator[int]:
+def family() -> Iterator[int]:
+    """Yield the ids of this process and of its descendants."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from tests.benchmarks.events import commit_files
-from tests.benchmarks.row_cases import run_as_a_runner
 from tests.benchmarks.statements import STATEMENTS, Shape, Statement
 from tests.helpers.delta_spark import DeltaSpark
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from deltalake.table import TableMerger
-    from pyspark.sql import SparkSession
 
 
 @dataclass(kw_only=True)
@@ -58,9 +57,9 @@ def _link_data(file: str, to: str) -> None:
 
 
 def statement_sides(
-    case: str, folder: Path, scale: float, spark: SparkSession, child: DeltaSpark | None
+    case: str, folder: Path, scale: float, run: Callable[[JobSpec], JobResult], child: DeltaSpark | None
 ) -> list[StatementSide]:
-    """Return the sides of a case, whose input is made where it is not there yet."""
+    """Return the sides of a case, whose input is made where it is not there yet; `run` runs a job of ours."""
     statement = STATEMENTS[case]
     shape = statement.shape
     made = folder / f"{case.partition('-')[0]}-{scale}"
@@ -73,7 +72,7 @@ def statement_sides(
         commit_files(made / "table", schema, partitions, {})
         (made / "finished").touch()
     engines: dict[str, Callable[[Path], None]] = {
-        "ours": lambda table: _run_ours(statement, made, table, spark),
+        "ours": lambda table: _run_ours(statement, made, table, run),
         "deltalake": lambda table: _run_deltalake(statement, made, table),
     }
     if child is not None:
@@ -98,14 +97,14 @@ def equal_sides() -> Callable[[str, pa.Table], None]:
     return check
 
 
-def _run_ours(statement: Statement, made: Path, table: Path, spark: SparkSession) -> None:
+def _run_ours(statement: Statement, made: Path, table: Path, run: Callable[[JobSpec], JobResult]) -> None:
     arguments = dict(statement.arguments)
     if statement.operation == "delete":
         arguments.setdefault("predicate", None)
     if statement.source is not None:
         source = {"format": "parquet", "path": str(made / statement.source)}
         arguments |= {"keys": {"column": statement.keys, "source": source}} if statement.keys else {"source": source}
-    result = run_as_a_runner(job_spec(operation=statement.operation, table_uri=str(table), arguments=arguments), spark)
+    result = run(job_spec(operation=statement.operation, table_uri=str(table), arguments=arguments))
     assert result.status in ("committed", "nothing_to_do"), result.error
 
 

@@ -7,12 +7,20 @@ first after a pause. The first round warms caches and compilers, and does not co
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
+
+from tests.benchmarks.peaks import family
+
+NOT_COUNTED: set[int] = set()
+"""Processes that the benchmark started and that are no part of a side: their CPU time does not count."""
 
 
 class Side(Protocol):
@@ -39,6 +47,7 @@ class Line:
     """One line of the results: seconds are medians over the rounds; `ratio` is ours / peer.
 
     `ratio_by_round` is the median of the rounds' own ratios: on a machine that others use too, it moves least.
+    `cpu_ratio` is the same of the CPU seconds, which other work on the machine changes even less.
     """
 
     case: str
@@ -51,6 +60,10 @@ class Line:
     peer_min_s: float
     rounds: int
     scale: float
+    ours_cpu_s: float
+    peer_cpu_s: float
+    cpu_ratio: float | None
+    """None where a side took less than the kernel's clock can tell."""
     ours_peak_mb: dict[str, int] | None = None
     """The most memory of our side in any round, where the side tells it (see `peaks`)."""
 
@@ -63,23 +76,26 @@ def measure(
     Without rounds the warm-up is what is measured: whether a case works at all.
     """
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
+    cpu: dict[str, list[float]] = {side.name: [] for side in sides}
     peaks: dict[str, int] = {}
     for number in range(rounds + 1):
         start = number % len(sides)
         for side in [*sides[start:], *sides[:start]]:
             side.prepare()
-            began = time.perf_counter()
+            used, began = cpu_seconds(), time.perf_counter()
             side.run()
             took = (time.perf_counter() - began) / getattr(side, "repeats", 1)
+            used = (cpu_seconds() - used) / getattr(side, "repeats", 1)
             check(side.name, side.result())
             if number > 0 or not rounds:
                 seconds[side.name].append(took)
+                cpu[side.name].append(used)
                 for kind, peak in (getattr(side, "peak_mb", {}) if side.name == "ours" else {}).items():
                     peaks[kind] = max(peaks.get(kind, 0), peak)
             label = f"round {number}/{rounds}" if number else "warm-up"
             told = getattr(side, "told", "")
-            print(f"  {case}: {label}: {side.name} {took:.3g} s{told}", file=sys.stderr, flush=True)
-    ours = seconds.pop("ours")
+            print(f"  {case}: {label}: {side.name} {took:.3g} s, CPU {used:.3g} s{told}", file=sys.stderr, flush=True)
+    ours, our_cpu = seconds.pop("ours"), cpu.pop("ours")
     return [
         Line(
             case=case,
@@ -92,7 +108,25 @@ def measure(
             peer_min_s=round(min(theirs), 4),
             rounds=rounds,
             scale=scale,
+            ours_cpu_s=round(statistics.median(our_cpu), 4),
+            peer_cpu_s=round(statistics.median(cpu[peer]), 4),
+            cpu_ratio=_median_ratio(our_cpu, cpu[peer]),
             ours_peak_mb=peaks or None,
         )
         for peer, theirs in seconds.items()
     ]
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its descendants, including those that have ended."""
+    ticks = 0
+    for pid in set(family()) - NOT_COUNTED:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            # utime and stime of this process come from a finer clock; cutime and cstime are of children that ended.
+            ticks += sum(map(int, fields[13:15] if pid == os.getpid() else fields[11:15]))
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3) if min(theirs) > 0 else None
