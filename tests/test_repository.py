@@ -77,24 +77,10 @@ def test_make_alone_lists_every_command() -> None:
     assert {"demo", "test", "test-long", "mutants", "lint", "bench", "lock", "clean"} <= set(listed)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "tools/ensure_venv.sh",
-        "tools/ensure_java.sh",
-        "tools/ensure_delta_spark.sh",
-        "tools/ensure_moto.sh",
-        "tools/ensure_chromium.sh",
-        "tools/ensure_page_checks.sh",
-        "tools/ensure_docs.sh",
-        "tools/ensure_postgres.sh",
-        "tools/ensure_tpchgen.sh",
-        "tools/check_install.sh",
-        "tools/lock.sh",
-        "tools/with_stores.sh",
-        ".ci/run",
-    ],
-)
+SCRIPTS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tools").glob("*.sh"))
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ".ci/run"])
 def test_scripts_are_executable_and_parse(script: str) -> None:
     path = ROOT / script
     assert path.stat().st_mode & 0o111
@@ -111,6 +97,14 @@ def test_an_installation_is_checked_by_the_readmes_own_commands() -> None:
     run = subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()
     assert run == written
     assert [command.split()[:2] for command in written] == [["pip", "install"], ["airflow", "providers"]]
+
+
+def test_an_installation_is_checked_by_the_commands_of_start_here() -> None:
+    block = re.search(r"^```bash\n(.*?)^```", (ROOT / "docs" / "start-here.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert block is not None
+    script = [str(ROOT / "tools" / "check_install.sh"), "--start-here"]
+    assert subprocess.run(script, capture_output=True, text=True, check=True).stdout == block[1]
+    assert [command.split()[:2] for command in block[1].splitlines()] == [["airflow", "dags"], ["airflow", "txlog"]]
 
 
 def test_a_command_runs_without_a_server_that_cannot_be_had_and_with_one_that_is_given(tmp_path: Path) -> None:

@@ -50,15 +50,25 @@ class Combination:
 
 # Later releases of it reject requests of Airflow's own client.
 OLD = ("fastapi<0.117",)
+# Later releases of it reject a model of Airflow's own API. Airflow 3.3 has this bound itself.
+BEFORE_3_3 = ("fastapi<0.137",)
+# The lower bounds of pyproject.toml; a test compares them.
+OLDEST = (
+    "apache-airflow-providers-common-compat==1.22.0",
+    "botocore==1.36.0",
+    "fsspec==2024.12.0",
+    "msgspec==0.21.0",
+    "sqlglot==25.34.0",
+)
 COMBINATIONS = (
     Combination("3.3.2", "3.11", "4.2.0", "26.0.1"),
     Combination("3.3.2", "3.12", "4.3.0", "25.0.1"),
     Combination("3.3.2", "3.13", "4.1.4", "24.0.0"),
-    Combination("3.2.2", "3.12", "4.0.5", "23.0.1"),
-    Combination("3.2.2", "3.11", "4.2.1", "22.0.0"),
+    Combination("3.2.2", "3.12", "4.0.5", "23.0.1", BEFORE_3_3),
+    Combination("3.2.2", "3.11", "4.2.1", "22.0.0", BEFORE_3_3),
     Combination("3.1.8", "3.13", "4.3.0", "22.0.0", OLD),
     Combination("3.1.8", "3.11", "4.1.4", "21.0.0", OLD),
-    Combination("3.0.6", "3.12", "4.0.5", "20.0.0", OLD),
+    Combination("3.0.6", "3.12", "4.0.0", "20.0.0", (*OLD, *OLDEST)),
 )
 
 
@@ -100,7 +110,7 @@ def install(versions: Combination, work: Path, out: object) -> str | None:
         f"pyarrow=={versions.pyarrow}",
         *versions.also,
     ]
-    pip = [f"{work}/venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip = [f"{work}/venv/bin/python", "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
     if subprocess.run([*pip, *wanted], stdout=out, stderr=out, check=False).returncode:  # type: ignore[call-overload]
         return "not installable"
     if subprocess.run([*pip, *TOOLS], stdout=out, stderr=out, check=False).returncode:  # type: ignore[call-overload]
@@ -150,23 +160,23 @@ def python_of(version: str) -> str | None:
     return str(found[-1]) if found else shutil.which(f"python{version}")
 
 
-def read_lines() -> dict[Combination, str]:
+def read_lines(page: Path = PAGE) -> dict[Combination, str]:
     """Return the results that the page has, each with its day."""
-    text = PAGE.read_text()
+    text = page.read_text()
     table = text[text.index(START) + len(START) : text.index(END)]
     cells = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in table.splitlines()[2:]]
     return {Combination(*each[:4]): f"{each[4]} | {each[5]}" for each in cells if len(each) == 6}
 
 
-def write_lines(results: dict[Combination, str]) -> None:
+def write_lines(results: dict[Combination, str], page: Path = PAGE) -> None:
     """Write the table, with today's day at the new results."""
     today = dt.date.today().isoformat()
     lines = ""
     for each in COMBINATIONS:
         result, _, day = results.get(each, "not run | –").partition(" | ")
         lines += f"| {each.airflow} | {each.python} | {each.spark} | {each.pyarrow} | {result} | {day or today} |\n"
-    text = PAGE.read_text()
-    PAGE.write_text(text[: text.index(START) + len(START)] + HEAD + lines + text[text.index(END) :])
+    text = page.read_text()
+    page.write_text(text[: text.index(START) + len(START)] + HEAD + lines + text[text.index(END) :])
 
 
 if __name__ == "__main__":

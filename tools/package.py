@@ -90,12 +90,12 @@ def check_workflows() -> None:
     _run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", *workflows)
 
 
-def check_release(tag: str) -> None:
+def check_release(tag: str, root: Path = ROOT) -> None:
     """Exit with the reason why a tag must not be published."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     version = project["version"]
     missing = [name for name in ADDRESSES if name not in project.get("urls", {})]
-    changelog = (ROOT / "CHANGELOG.md").read_text()
+    changelog = (root / "CHANGELOG.md").read_text()
     if tag != f"v{version}":
         sys.exit(f"the tag {tag} does not name the version of pyproject.toml, {version}")
     if missing:

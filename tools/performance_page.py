@@ -134,10 +134,10 @@ def growth_chart(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
 
 
-def put(name: str, figures: str) -> None:
+def put(name: str, figures: str, page: Path = PAGE) -> None:
     """Put figures between the marks of this name on the page."""
     marks = re.compile(rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", re.DOTALL)
-    PAGE.write_text(marks.sub(lambda match: f"{match[1]}{figures}\n{match[2]}", PAGE.read_text()))
+    page.write_text(marks.sub(lambda match: f"{match[1]}{figures}\n{match[2]}", page.read_text()))
 
 
 def machine() -> str:
