@@ -10,10 +10,11 @@ Source: UC Delta API 1.0; Unity Catalog API 2.1.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from airflow_txlog.catalogs.base import TABLE_ID, CatalogColumn, Description, Entry, check_place, name_parts
 from airflow_txlog.catalogs.describe import hive_type
@@ -77,7 +78,7 @@ class UnityCatalog:
         name = self._name(name)
         *_, last = name.split(".")
         schema = delta_path(name).rpartition("/tables/")[0]
-        answer = self._api.post(f"{schema}/staging-tables", {"name": last}, name=name)
+        answer = self._api.post(f"{schema}/staging-tables", {"name": last}, name=name, repeats=True)
         try:
             table_id, location = str(answer["table-id"]), str(answer["location"])
             protocol, required = answer["required-protocol"], dict(answer["required-properties"])
@@ -120,7 +121,7 @@ class UnityCatalog:
             "properties": _properties(table),
         } | ({"comment": table.comment} if table.comment else {})
         try:
-            self._api.post("/tables", body, name=name)
+            self._api.post("/tables", body, name=name, repeats=True)
         except CatalogRefused as error:
             if "ALREADY_EXISTS" not in str(error.facts["status"]):
                 raise
@@ -147,7 +148,8 @@ class UnityCatalog:
         if gone:
             updates.append({"action": "remove-properties", "removals": gone})
         requirements = [{"type": "assert-table-uuid", "uuid": entry.catalog_table.table_id}]
-        self._api.post(delta_path(name), {"requirements": requirements, "updates": updates}, name=name)
+        body = {"requirements": requirements, "updates": updates}
+        self._api.post(delta_path(name), body, name=name, repeats=True)
         return True
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class UnityCatalog:
 
     def _old_facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a table by the catalog's own API, under the names of the Delta API."""
-        answer = self._api.get(f"/tables/{name}", name=name)
+        answer = self._api.get(f"/tables/{quote(name, safe='')}", name=name)
         if str(answer.get("data_source_format", "")).upper() != "DELTA":
             raise self._no_delta(name, str(answer.get("data_source_format")))
         return {
@@ -177,12 +179,15 @@ class UnityCatalog:
         if not isinstance(table_id, str) or not table_id:
             raise self._odd(name)
         uri = table_place(self.connection, name, str(facts.get("location") or ""), self._stores)
-        properties = {str(key): str(value) for key, value in (facts.get("properties") or {}).items()}
+        given = facts.get("properties") or {}
+        if not isinstance(given, dict):
+            raise self._odd(name)
+        properties = {str(key): str(value) for key, value in given.items()}
         is_local = store_kind(uri) == LOCAL
         if not is_local:
             for operation in (READ, READ_WRITE):
                 fetch = partial(self._credentials, name, uri, operation, table_id)
-                offer(self._offered(name, operation), fetch)
+                offer(self._offered(name, f"{table_id}:{operation}"), fetch)
         return Entry(
             name=name,
             uri=uri,
@@ -191,7 +196,7 @@ class UnityCatalog:
             is_managed=kind == "MANAGED",
             properties={key: value for key, value in properties.items() if not is_derived(key)},
             columns=_columns_of(facts.get("columns")),
-            partition_columns=tuple(map(str, facts.get("partition-columns") or ())),
+            partition_columns=_texts_of(facts.get("partition-columns")),
             catalog_table=CatalogTable(
                 uri=canonical_place(uri),
                 name=name,
@@ -199,7 +204,7 @@ class UnityCatalog:
                 catalog_conn_id=self.connection,
                 table_id=table_id,
                 is_managed=is_catalog_managed,
-                storage_conn_id=None if is_local else self._offered(name, READ),
+                storage_conn_id=None if is_local else self._offered(name, f"{table_id}:{READ}"),
             ),
         )
 
@@ -224,32 +229,44 @@ class UnityCatalog:
         return f"{self.connection}:{name}:{operation}"
 
     def _credentials(self, name: str, uri: str, operation: str, table_id: str) -> Credentials:
-        """Return the temporary credentials of a table. Raises CredentialsUnavailable, and the errors of the catalog."""
-        try:
-            answer = self._api.get(f"{delta_path(name)}/credentials?operation={operation}", name=name)
-            config, expires_ms = _chosen(answer, uri)
-        except CatalogRefused as error:
-            if error.facts["status"] not in ("404", "NotFoundException"):
-                raise unavailable(
-                    self._offered(name, operation), f"the catalog refuses them ({error.facts['status']})"
-                ) from None
-            body = {"table_id": table_id, "operation": operation}
-            config, expires_ms = _old_config(self._api.post("/temporary-table-credentials", body, name=name))
-        except CatalogUnavailable as error:
-            raise unavailable(self._offered(name, operation), error.message, retryable=True) from None
-        except TableNotInCatalog:
-            raise unavailable(self._offered(name, operation), "the catalog has no such table any more") from None
-        return _credentials(config, expires_ms, self._offered(name, operation))
+        """Return the temporary credentials of a table. Raises CredentialsUnavailable."""
+        offered = self._offered(name, f"{table_id}:{operation}")
+        with _as_unavailable(offered):
+            try:
+                answer = self._api.get(f"{delta_path(name)}/credentials?operation={operation}", name=name)
+                config, expires_ms = _chosen(answer, uri)
+            except CatalogRefused as error:
+                if error.facts["status"] not in ("404", "NotFoundException"):
+                    raise
+                body = {"table_id": table_id, "operation": operation}
+                answer = self._api.post("/temporary-table-credentials", body, name=name, repeats=True)
+                config, expires_ms = _old_config(answer)
+            return _credentials(config, expires_ms, offered)
 
     def _credentials_of_new(self, name: str, uri: str, table_id: str, offered: str) -> Credentials:
         """Return the temporary credentials of a table that does not exist yet, or has just been created."""
-        try:
-            answer = self._api.get(f"/delta/v1/staging-tables/{table_id}/credentials", name=name)
-        except TableNotInCatalog:
-            return self._credentials(name, uri, READ_WRITE, table_id)
-        except CatalogUnavailable as error:
-            raise unavailable(offered, error.message, retryable=True) from None
-        return _credentials(*_chosen(answer, uri), offered)
+        with _as_unavailable(offered):
+            try:
+                path = f"/delta/v1/staging-tables/{quote(table_id, safe='')}/credentials"
+                answer = self._api.get(path, name=name)
+            except TableNotInCatalog:
+                return self._credentials(name, uri, READ_WRITE, table_id)
+            return _credentials(*_chosen(answer, uri), offered)
+
+
+@contextmanager
+def _as_unavailable(offered: str) -> Iterator[None]:
+    """Raise the catalog's errors as CredentialsUnavailable. Those of an odd answer could quote what is in it."""
+    try:
+        yield
+    except CatalogRefused as error:
+        raise unavailable(offered, f"the catalog refuses them ({error.facts['status']})") from None
+    except CatalogUnavailable as error:
+        raise unavailable(offered, error.message, retryable=True) from None
+    except TableNotInCatalog:
+        raise unavailable(offered, "the catalog has no such table any more") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise unavailable(offered, "the catalog's answer is malformed") from None
 
 
 def _chosen(answer: Mapping[str, Any], uri: str) -> tuple[Mapping[str, str], int | None]:
@@ -267,7 +284,9 @@ def _credentials(config: Mapping[str, str], expires_ms: int | None, offered: str
     values = _values(config)
     if values is None:
         raise unavailable(offered, "the catalog issues none for this place")
-    return Credentials(kind=values[0], values=values[1], expires_ms=expires_ms)
+    if not all(isinstance(value, str) for value in values[1].values()):
+        raise ValueError("a credential is a text")
+    return Credentials(kind=values[0], values=values[1], expires_ms=None if expires_ms is None else int(expires_ms))
 
 
 def _values(config: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
@@ -329,13 +348,17 @@ def _columns(table: Description) -> list[dict[str, Any]]:
     return found
 
 
+def _texts_of(given: Any) -> tuple[str, ...]:
+    return tuple(map(str, given)) if isinstance(given, list) else ()
+
+
 def _columns_of(columns: Any) -> tuple[CatalogColumn, ...]:
     """Return the columns in an answer; none if they are not in the form of Delta's schemas."""
     if not isinstance(columns, dict):
         return ()
     try:
         schema = parse_schema(columns_of_catalog(columns))
-    except (CorruptTable, ValueError):
+    except (CorruptTable, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()
     return tuple(
         CatalogColumn(name=field.name, type_text=hive_type(field.type), comment=field.metadata.get("comment") or None)
