@@ -22,11 +22,15 @@ VERSION = "delta.lastUpdateVersion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogColumn:
-    """A column as a catalog lists it: `type_text` is Hive's, such as `struct<a:int>`."""
+    """A column as a catalog lists it: `type_text` is Hive's, such as `struct<a:int>`.
+
+    `is_odd`: no parser of Hive's types reads the text, because of the name of a field in it.
+    """
 
     name: str
     type_text: str
     comment: str | None = None
+    is_odd: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,11 @@ def name_parts(name: str, *counts: int) -> tuple[str, ...]:
         rest = rest[1:]
     forms = " or ".join('"catalog.schema.table"' if count == 3 else '"database.table"' for count in counts)
     raise InvalidInput(f"A table's name in this catalog is {forms}; found {name!r}. Nothing was read.")
+
+
+def spelled(*parts: str) -> str:
+    """Return the name with these parts, which `name_parts` reads again."""
+    return ".".join(f"`{part}`" if "." in part or part.startswith("`") else part for part in parts)
 
 
 def not_found(connection: str, name: str) -> TableNotInCatalog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.catalogs.base import TABLE_ID, VERSION, CatalogColumn, Description, Entry
@@ -12,6 +13,7 @@ from airflow_txlog.engine.table.schema.types import (
     DecimalType,
     MapType,
     Primitive,
+    StructField,
     StructType,
     VariantType,
 )
@@ -37,21 +39,38 @@ def describe(name: str, snapshot: Snapshot) -> Description:
     Raises UnsupportedFeature, CorruptTable; UnusablePlace for a table in memory.
     """
     metadata = snapshot.metadata
-    comments = {field.name: field.metadata.get("comment") for field in snapshot.delta_schema.fields}
     return Description(
         name=name,
         uri=table_place("", name, snapshot.uri),
         table_id=metadata.id,
         version=snapshot.version,
-        columns=tuple(
-            CatalogColumn(name=field.name, type_text=hive_type(field.type), comment=comments[field.name] or None)
-            for field in snapshot.delta_schema.fields
-        ),
+        columns=tuple(map(column_of, snapshot.delta_schema.fields)),
         partition_columns=tuple(snapshot.partition_columns),
         properties=dict(snapshot.properties),
         schema_json=metadata.schema_string or "",
         comment=metadata.description,
     )
+
+
+def column_of(field: StructField) -> CatalogColumn:
+    """Return a column as catalogs list it."""
+    return CatalogColumn(
+        name=field.name,
+        type_text=hive_type(field.type),
+        comment=field.metadata.get("comment") or None,
+        is_odd=_is_odd(field.type),
+    )
+
+
+def _is_odd(kind: DataType) -> bool:
+    """Return whether a type has a field whose name the text of a type cannot hold: Spark would read no such entry."""
+    if isinstance(kind, ArrayType):
+        return _is_odd(kind.element)
+    if isinstance(kind, MapType):
+        return _is_odd(kind.key) or _is_odd(kind.value)
+    if isinstance(kind, StructType):
+        return any(not re.fullmatch(r"\w+", field.name) or _is_odd(field.type) for field in kind.fields)
+    return False
 
 
 def hive_type(kind: DataType) -> str:

@@ -21,7 +21,7 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 
 from airflow_txlog import __version__
-from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found
+from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found, spelled
 from airflow_txlog.catalogs.hive_tables import (
     INPUT_FORMAT,
     OUTPUT_FORMAT,
@@ -31,6 +31,7 @@ from airflow_txlog.catalogs.hive_tables import (
     hive_entry,
     is_newer,
     new_parameters,
+    one_line,
     parameters_of,
 )
 from airflow_txlog.catalogs.places import table_place
@@ -87,7 +88,7 @@ class GlueCatalog:
         if target:
             account = {"CatalogId": target["CatalogId"]} if target.get("CatalogId") else self._account
             found = self._table(name, account, target["DatabaseName"], target["Name"])
-        return self._entry(f"{database}.{table}", found)
+        return self._entry(spelled(database, table), found)
 
     def place_for(self, name: str) -> str:
         """Return the location of the database, with the table's name as a folder."""
@@ -117,7 +118,7 @@ class GlueCatalog:
         }
         # A place in another store than S3 would be an entry that `find` refuses.
         table_place(self.connection, table.name, table.uri, _STORES)
-        record |= {"Description": table.comment[:_DESCRIPTION_CHARACTERS]} if table.comment else {}
+        record |= {"Description": one_line(table.comment, _DESCRIPTION_CHARACTERS)} if table.comment else {}
         try:
             self._call("CreateTable", {**self._account, "DatabaseName": database, "TableInput": record}, table.name)
         except CatalogRefused as error:
@@ -137,10 +138,10 @@ class GlueCatalog:
             check_place(self._entry(table.name, found), table)
             parameters = found.get("Parameters") or {}
             storage = dict(found.get("StorageDescriptor") or {})
-            keys = {each["Name"] for each in found.get("PartitionKeys") or ()}
+            keys = {each["Name"].lower() for each in found.get("PartitionKeys") or ()}
             records = column_records(table, _COMMENT_CHARACTERS)
             # Glue refuses a name that is in both.
-            columns = [each for each in records if each["Name"] not in keys]
+            columns = [each for each in records if each["Name"].lower() not in keys]
             wanted = parameters_of(table, parameters)
             is_same = wanted == parameters and columns == [_bare(each) for each in storage.get("Columns") or ()]
             if is_same or is_newer(parameters, table) or self._record(table.name, found).has_manifests:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found
+from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found, spelled
 from airflow_txlog.catalogs.hive_tables import (
     INPUT_FORMAT,
+    NO_COLUMNS,
     OUTPUT_FORMAT,
     SERDE,
     HiveTable,
@@ -31,8 +32,6 @@ _TRIES = 3
 _TIMEOUT_S = 20.0
 # Source: Hive's package.jdo, COLUMNS_V2.COMMENT.
 _COMMENT_CHARACTERS = 256
-# As Spark writes it for a table whose columns the metastore refuses: engines read the columns from the log.
-_NO_COLUMNS = [{"Name": "col", "Type": "array<string>", "Comment": "from deserializer"}]
 # The metastore's own mark of the last change.
 _LAST_CHANGE = "transient_lastDdlTime"
 
@@ -41,6 +40,9 @@ _NAME, _DATABASE, _OWNER, _CREATED, _STORAGE, _KEYS, _PARAMETERS, _KIND = 1, 2, 
 _COLUMNS, _LOCATION, _INPUT, _OUTPUT, _SERDE, _BUCKETS, _SORTS, _MORE = 1, 2, 3, 4, 7, 8, 9, 10
 _SERDE_LIBRARY, _SERDE_PARAMETERS = 2, 3
 _DATABASE_LOCATION = 3
+
+# The refusals of columns, among others.
+_OF_COLUMNS = ("InvalidObjectException", "InvalidOperationException", "MetaException")
 
 # The exceptions that each call declares, by their fields.
 _RAISED = {
@@ -79,7 +81,7 @@ class HiveCatalog:
 
     def find(self, name: str) -> Entry:
         """Return the table's entry, by one request."""
-        return self._entry(self._table(name))
+        return self._entry(name, self._table(name))
 
     def place_for(self, name: str) -> str:
         """Return the location of the database, with the table's name as a folder."""
@@ -123,20 +125,27 @@ class HiveCatalog:
             self.update(table)
 
     def _create(self, name: str, database: str, record: Struct, storage: Struct) -> None:
-        """Create the entry. A metastore without a client of the store cannot look at the place, as Spark avoids too."""
-        try:
-            self._call("create_table", name, {1: Value(Kind.STRUCT, record)})
-            return
-        except CatalogRefused as error:
-            if error.facts.get("status") == "InvalidObjectException":
-                # A column's name or type that this metastore does not accept.
-                storage[_COLUMNS] = _fields(_NO_COLUMNS)
-            elif error.facts.get("status") == "MetaException":
-                location = self._database_location(name, database).rstrip("/")
-                storage[_LOCATION] = text(f"{location}/{record[_NAME].value}{PLACEHOLDER}")
-            else:
-                raise
-        self._call("create_table", name, {1: Value(Kind.STRUCT, record)})
+        """Create the entry, if it is refused without what this metastore does not accept.
+
+        One without a client of the store cannot look at the place; Spark avoids that too. Of columns it may refuse a
+        name, a type or a length.
+        """
+        location, columns, without = storage[_LOCATION], storage[_COLUMNS], _fields(NO_COLUMNS)
+        placeholder: Value | None = None
+        for number, listed in enumerate((columns, columns, without, without)):
+            storage[_COLUMNS] = listed
+            storage[_LOCATION] = placeholder if number % 2 and placeholder is not None else location
+            try:
+                self._call("create_table", name, {1: Value(Kind.STRUCT, record)})
+                return
+            except CatalogRefused as error:
+                refused, status = error, error.facts.get("status")
+                if status not in _OF_COLUMNS:
+                    raise
+                if placeholder is None:
+                    place = self._database_location(name, database).rstrip("/")
+                    placeholder = text(f"{place}/{record[_NAME].value}{PLACEHOLDER}")
+        raise refused
 
     def update(self, table: Description) -> bool:
         """Write columns and properties, unless the entry is of a later version, or of a table's manifests.
@@ -144,7 +153,7 @@ class HiveCatalog:
         Columns that this metastore refuses to change stay as they are.
         """
         record = self._table(table.name)
-        check_place(self._entry(record), table)
+        check_place(self._entry(table.name, record), table)
         storage: Struct = record[_STORAGE].value
         before, parameters = storage[_COLUMNS], dict(_read(record, _PARAMETERS, {}))
         last_change = parameters.pop(_LAST_CHANGE, None)
@@ -153,7 +162,7 @@ class HiveCatalog:
         columns = _fields([each for each in records if each["Name"].lower() not in keys])
         wanted = parameters_of(table, parameters)
         is_same = wanted == parameters and _shapes(columns) == _shapes(before)
-        if is_same or is_newer(parameters, table) or self._hive_table(record).has_manifests:
+        if is_same or is_newer(parameters, table) or self._hive_table(table.name, record).has_manifests:
             return False
         kept = {} if last_change is None else {_LAST_CHANGE: last_change}
         record[_PARAMETERS], storage[_COLUMNS] = texts({**wanted, **kept}), columns
@@ -161,8 +170,10 @@ class HiveCatalog:
             self._alter(table.name, record)
         except CatalogRefused as error:
             # It compares columns by their positions, and refuses a type that old files of Hive would not have.
-            if error.facts.get("status") != "InvalidOperationException" or wanted == parameters:
+            if error.facts.get("status") not in _OF_COLUMNS:
                 raise
+            if wanted == parameters:
+                return False
             storage[_COLUMNS] = before
             self._alter(table.name, record)
         return True
@@ -182,11 +193,12 @@ class HiveCatalog:
     def _database_location(self, name: str, database: str) -> str:
         return str(_read(self._call("get_database", name, {1: text(database)}), _DATABASE_LOCATION, ""))
 
-    def _hive_table(self, found: Struct) -> HiveTable:
+    def _hive_table(self, name: str, found: Struct) -> HiveTable:
         storage = _read(found, _STORAGE, {})
         keys = _read(found, _KEYS, [])
         return HiveTable(
-            name=f"{_read(found, _DATABASE, '')}.{_read(found, _NAME, '')}",
+            # As it was asked for, whatever the answer says.
+            name=spelled(*self._names(name)),
             kind=_read(found, _KIND, ""),
             location=_read(storage, _LOCATION, ""),
             input_format=_read(storage, _INPUT, ""),
@@ -199,9 +211,9 @@ class HiveCatalog:
             partition_columns=tuple(_read(each, 1, "") for each in keys),
         )
 
-    def _entry(self, found: Struct) -> Entry:
+    def _entry(self, name: str, found: Struct) -> Entry:
         host, port = self._addresses[0]
-        table = self._hive_table(found)
+        table = self._hive_table(name, found)
         # Source: OpenLineage, "Naming", Hive.
         return hive_entry(self.connection, table, namespace=f"hive://{host}:{port}", dataset=table.name)
 

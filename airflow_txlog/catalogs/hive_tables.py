@@ -27,6 +27,8 @@ _STORAGE_HANDLER = "storage_handler"
 INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 OUTPUT_FORMAT = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+# As Spark writes it for a table whose columns Hive cannot hold: engines read the columns from the log.
+NO_COLUMNS = [{"Name": "col", "Type": "array<string>", "Comment": "from deserializer"}]
 _MANIFEST_FORMAT = "SymlinkTextInputFormat"
 
 
@@ -102,7 +104,7 @@ def parameters_of(table: Description, given: Mapping[str, str]) -> dict[str, str
     }
     marks = {TABLE_ID: table.table_id, VERSION: str(table.version)}
     if table.comment:
-        marks["comment"] = table.comment
+        marks["comment"] = one_line(table.comment)
     return {**kept, **table.properties, **marks}
 
 
@@ -126,9 +128,20 @@ def is_newer(given: Mapping[str, str], table: Description) -> bool:
 
 
 def column_records(table: Description, limit: int) -> list[dict[str, Any]]:
-    """Return the columns as `{"Name", "Type", "Comment"}`, with comments of at most `limit` characters."""
+    """Return the columns as `{"Name", "Type", "Comment"}`, with comments of at most `limit` units of UTF-16."""
+    if any(column.is_odd for column in table.columns):
+        return NO_COLUMNS
     records = []
     for column in table.columns:
         record = {"Name": column.name, "Type": column.type_text}
-        records.append(record | ({"Comment": column.comment[:limit]} if column.comment else {}))
+        records.append(record | ({"Comment": one_line(column.comment, limit)} if column.comment else {}))
     return records
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """Return a text without control characters, and of at most `limit` units of UTF-16, as Java counts.
+
+    Glue refuses a line break, and PostgreSQL under a metastore a NUL.
+    """
+    line = "".join(each if each.isprintable() else " " for each in text)
+    return line if limit is None else line.encode("utf-16-le", "replace")[: 2 * limit].decode("utf-16-le", "ignore")

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from airflow_txlog.catalogs.base import TABLE_ID, CatalogColumn, Description, Entry, check_place, name_parts
-from airflow_txlog.catalogs.describe import hive_type
+from airflow_txlog.catalogs.describe import column_of
 from airflow_txlog.catalogs.places import ALL_STORES, OBJECT_STORES, table_place
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.errors import (
@@ -360,7 +360,4 @@ def _columns_of(columns: Any) -> tuple[CatalogColumn, ...]:
         schema = parse_schema(columns_of_catalog(columns))
     except (CorruptTable, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()
-    return tuple(
-        CatalogColumn(name=field.name, type_text=hive_type(field.type), comment=field.metadata.get("comment") or None)
-        for field in schema.fields
-    )
+    return tuple(map(column_of, schema.fields))

@@ -65,6 +65,20 @@ def test_delta_spark_reads_and_writes_by_name_what_we_have_registered(
     assert delta.sql(f"SELECT note FROM {database}.ours WHERE id = 3") == [{"note": None}]
 
 
+@pytest.mark.parametrize("field", ["a b", "a:b", "größe", "a,b>"])
+def test_delta_spark_reads_by_name_a_table_with_a_field_of_any_name(
+    delta: DeltaSpark, catalog: HiveCatalog, database: str, tmp_path: Path, field: str
+) -> None:
+    """Spark parses the types of all columns of an entry, although it reads them from the log."""
+    kind = pa.struct([(field, pa.int32())])
+    table = Table.create(
+        str(tmp_path / "odd"), pa.schema([("id", pa.int64()), ("s", kind)]), [], {"delta.columnMapping.mode": "name"}
+    )
+    append(table, [{"id": 1, "s": {field: 7}}])
+    catalog.register(describe(f"{database}.odd", table.snapshot()))
+    assert delta.sql(f"SELECT s.`{field}` AS found FROM {database}.odd") == [{"found": 7}]
+
+
 @pytest.mark.parametrize("where", ["managed", "external"])
 def test_a_table_that_delta_spark_has_registered_is_at_its_real_place(
     delta: DeltaSpark, catalog: HiveCatalog, database: str, tmp_path: Path, where: str
