@@ -6,11 +6,12 @@ answers are input: `places.table_uri` alone decides which place an entry may nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from airflow_txlog.errors import InvalidInput, TableNotInCatalog
+from airflow_txlog.errors import CatalogUnavailable, InvalidInput, TableNotInCatalog
 from airflow_txlog.locations import CatalogTable
 
 TABLE_ID = "txlog.table_id"
@@ -138,6 +139,26 @@ def name_parts(name: str, *counts: int) -> tuple[str, ...]:
 def spelled(*parts: str) -> str:
     """Return the name with these parts, which `name_parts` reads again."""
     return ".".join(f"`{part}`" if "." in part or part.startswith("`") else part for part in parts)
+
+
+@contextmanager
+def well_formed(connection: str, name: str) -> Iterator[None]:
+    """Raise CatalogUnavailable for an answer that is not of the form in which the body reads it."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError):
+        raise CatalogUnavailable(
+            f"The catalog {connection!r} answers about {name} in a form that is none of a table. Nothing was read or "
+            "written.",
+            connection=connection,
+            name=name,
+        ) from None
+
+
+def of_service(message: Any) -> str:
+    """Return the text of a service for our own message: in one line, and no longer than people read."""
+    text = "".join(each if each.isprintable() else " " for each in str(message or ""))
+    return text[:500]
 
 
 def not_found(connection: str, name: str) -> TableNotInCatalog:

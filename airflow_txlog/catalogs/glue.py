@@ -19,9 +19,20 @@ from botocore.exceptions import BotoCoreError
 from botocore.httpsession import URLLib3Session
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
+from urllib3.exceptions import HTTPError
 
 from airflow_txlog import __version__
-from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found, spelled
+from airflow_txlog.catalogs.base import (
+    CatalogColumn,
+    Description,
+    Entry,
+    check_place,
+    name_parts,
+    not_found,
+    of_service,
+    spelled,
+    well_formed,
+)
 from airflow_txlog.catalogs.hive_tables import (
     INPUT_FORMAT,
     OUTPUT_FORMAT,
@@ -43,7 +54,8 @@ from airflow_txlog.storage.credentials import unavailable
 # A table in Glue is on S3. Another place in it would make this process read its own disk.
 _STORES = ("s3",)
 _TRIES = 3
-_TIMEOUTS_S = (5.0, 30.0)
+_TIMEOUTS_S, _LONGEST_S = (5.0, 30.0), 60.0
+_MOST_BYTES, _PIECE_BYTES = 16 * 1024 * 1024, 64 * 1024
 # Source: AWS Glue API, limits of Column.Comment and Table.Description.
 _COMMENT_CHARACTERS, _DESCRIPTION_CHARACTERS = 255, 2048
 _PASSES = ("Throttl", "RequestLimitExceeded", "TooManyRequests", "InternalService", "InternalFailure", "Unavailable")
@@ -84,17 +96,20 @@ class GlueCatalog:
         """Return the table's entry, by one request; one more for a resource link to another account's table."""
         database, table = self._names(name)
         found = self._table(name, self._account, database, table)
-        target = found.get("TargetTable")
-        if target:
-            account = {"CatalogId": target["CatalogId"]} if target.get("CatalogId") else self._account
-            found = self._table(name, account, target["DatabaseName"], target["Name"])
-        return self._entry(spelled(database, table), found)
+        with well_formed(self.connection, name):
+            target = found.get("TargetTable")
+            if target:
+                self._check_region(name, target.get("Region"))
+                account = {"CatalogId": target["CatalogId"]} if target.get("CatalogId") else self._account
+                found = self._table(name, account, target["DatabaseName"], target["Name"])
+            return self._entry(spelled(database, table), found)
 
     def place_for(self, name: str) -> str:
         """Return the location of the database, with the table's name as a folder."""
         database, table = self._names(name)
-        found = self._call("GetDatabase", {**self._account, "Name": database}, name)["Database"]
-        location = found.get("LocationUri") or ""
+        found = self._call("GetDatabase", {**self._account, "Name": database}, name)
+        with well_formed(self.connection, name):
+            location = str(found["Database"].get("LocationUri") or "")
         return table_place(self.connection, name, f"{location.rstrip('/')}/{table}" if location else "", _STORES)
 
     def register(self, table: Description) -> None:
@@ -161,14 +176,26 @@ class GlueCatalog:
                 return True
         raise AssertionError("the last try returns or raises")
 
+    def _check_region(self, name: str, region: str | None) -> None:
+        """Raise CatalogRefused for a resource link to another region, whose endpoint is another one."""
+        if region and region != self._region:
+            raise CatalogRefused(
+                f"{name} in the catalog {self.connection!r} (Glue, {self._region}) is a link to a table in the region "
+                f"{region}. Nothing was read or written. Name the table by a connection whose region_name is that one.",
+                connection=self.connection,
+                name=name,
+                status="another region",
+            )
+
     def _names(self, name: str) -> tuple[str, str]:
         # Glue keeps names in small letters.
         database, table = name_parts(name.lower(), 2)
         return database, table
 
     def _table(self, name: str, account: Mapping[str, str], database: str, table: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("GetTable", {**account, "DatabaseName": database, "Name": table}, name)
-        return dict(found["Table"])
+        found = self._call("GetTable", {**account, "DatabaseName": database, "Name": table}, name)
+        with well_formed(self.connection, name):
+            return {**found["Table"]}
 
     def _record(self, name: str, found: Mapping[str, Any]) -> HiveTable:
         storage = found.get("StorageDescriptor") or {}
@@ -204,7 +231,7 @@ class GlueCatalog:
             status, answer = self._sent(action, body)
             if status == 200:
                 return answer
-            code = str(answer.get("__type", "")).rpartition("#")[2].partition(":")[0] or f"HTTP {status}"
+            code = of_service(answer.get("__type")).rpartition("#")[2].partition(":")[0] or f"HTTP {status}"
             passes = status >= 500 or any(text in code for text in _PASSES)
             if not passes:
                 break
@@ -216,7 +243,7 @@ class GlueCatalog:
         why = f"{action} of {name} by the catalog {self.connection!r} (AWS Glue, {self._region})"
         if passes:
             raise CatalogUnavailable(f"{why} failed {_TRIES} times: {code}. Nothing was read or written.", **facts)
-        text = answer.get("Message") or answer.get("message") or ""
+        text = of_service(answer.get("Message") or answer.get("message"))
         raise CatalogRefused(f"{why} was refused: {code}. {text}".rstrip(), status=code, **facts)
 
     def _sent(self, action: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -230,16 +257,30 @@ class GlueCatalog:
             "X-Amz-Target": f"AWSGlue.{action}",
             "User-Agent": f"airflow-txlog/{__version__}",
         }
-        request = AWSRequest(method="POST", url=self._url, data=json.dumps(body).encode(), headers=headers)
+        data = json.dumps(body).encode()
+        request = AWSRequest(method="POST", url=self._url, data=data, headers=headers, stream_output=True)
         SigV4Auth(SigningCredentials(*self._credentials()), "glue", self._region).add_auth(request)
         try:
             response = self._session.send(request.prepare())
-            return response.status_code, dict(json.loads(response.content or b"{}"))
-        except (BotoCoreError, OSError) as error:
+            found = json.loads(self._body(response.raw) or b"{}")
+        except (BotoCoreError, HTTPError, OSError) as error:
             return 599, {"__type": type(error).__name__}
-        except ValueError:
+        except (ValueError, RecursionError):
             # A proxy's page, for example.
-            return 599, {"__type": "AnswerIsNotJSON"}
+            found = None
+        return (response.status_code, found) if isinstance(found, dict) else (599, {"__type": "AnswerIsNotJSON"})
+
+    def _body(self, raw: Any) -> bytes:
+        """Return an answer's body, unless it is too large, or takes too long."""
+        pieces, size, start_s = [], 0, SYSTEM_CLOCK.monotonic_s()
+        while piece := raw.read(_PIECE_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MOST_BYTES:
+                raise ValueError("too large")
+            if SYSTEM_CLOCK.monotonic_s() - start_s > _LONGEST_S:
+                raise TimeoutError
+        return b"".join(pieces)
 
 
 def own_identity(connection: str) -> Callable[[], tuple[str, str, str | None]]:

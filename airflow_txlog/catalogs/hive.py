@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_txlog.catalogs.base import CatalogColumn, Description, Entry, check_place, name_parts, not_found, spelled
+from airflow_txlog.catalogs.base import (
+    CatalogColumn,
+    Description,
+    Entry,
+    check_place,
+    name_parts,
+    not_found,
+    of_service,
+    spelled,
+    well_formed,
+)
 from airflow_txlog.catalogs.hive_tables import (
     INPUT_FORMAT,
     NO_COLUMNS,
@@ -81,7 +91,9 @@ class HiveCatalog:
 
     def find(self, name: str) -> Entry:
         """Return the table's entry, by one request."""
-        return self._entry(name, self._table(name))
+        found = self._table(name)
+        with well_formed(self.connection, name):
+            return self._entry(name, found)
 
     def place_for(self, name: str) -> str:
         """Return the location of the database, with the table's name as a folder."""
@@ -153,7 +165,8 @@ class HiveCatalog:
         Columns that this metastore refuses to change stay as they are.
         """
         record = self._table(table.name)
-        check_place(self._entry(table.name, record), table)
+        with well_formed(self.connection, table.name):
+            check_place(self._entry(table.name, record), table)
         storage: Struct = record[_STORAGE].value
         before, parameters = storage[_COLUMNS], dict(_read(record, _PARAMETERS, {}))
         last_change = parameters.pop(_LAST_CHANGE, None)
@@ -191,7 +204,9 @@ class HiveCatalog:
         return self._call("get_table", name, {1: text(database), 2: text(table)})
 
     def _database_location(self, name: str, database: str) -> str:
-        return str(_read(self._call("get_database", name, {1: text(database)}), _DATABASE_LOCATION, ""))
+        found = self._call("get_database", name, {1: text(database)})
+        with well_formed(self.connection, name):
+            return str(_read(found, _DATABASE_LOCATION, ""))
 
     def _hive_table(self, name: str, found: Struct) -> HiveTable:
         storage = _read(found, _STORAGE, {})
@@ -230,14 +245,15 @@ class HiveCatalog:
                     failed = f"{type(error).__name__}: {error}"
                     continue
                 raised = next((number for number in answer if number), None)
-                if raised is None:
-                    return dict(answer[0].value) if 0 in answer else {}
-                kind = _RAISED[call][raised - 1]
+                with well_formed(self.connection, name):
+                    if raised is None:
+                        return {**answer[0].value} if 0 in answer else {}
+                    kind, why = _RAISED[call][raised - 1], of_service(_read(answer[raised].value, 1, ""))
                 if kind == "NoSuchObjectException":
                     raise not_found(self.connection, name)
                 raise CatalogRefused(
                     f"The catalog {self.connection!r} (Hive Metastore at {host}:{port}) refused {call} of {name}: "
-                    f"{kind}: {_read(answer[raised].value, 1, '')}",
+                    f"{kind}: {why}",
                     status=kind,
                     **facts,
                 )

@@ -13,8 +13,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-# A table with a thousand columns is below 1 MB.
-_MOST_BYTES = 64 * 1024**2
+from airflow_txlog.clock import SYSTEM_CLOCK
+
+# A table with a thousand columns is below 1 MB. Each byte may become a struct, of a hundred.
+_MOST_BYTES = 16 * 1024**2
+_LONGEST_S = 60.0
 _MOST_DEPTH = 32
 _VERSION_1, _CALL, _REPLY = 0x8001_0000, 1, 2
 
@@ -69,12 +72,16 @@ def structs(values: list[Struct]) -> Value:
 
 
 class ThriftConnection:
-    """One connection to a service, closed by `close`. Not for several threads."""
+    """One connection to a service, closed by `close`. Not for several threads.
 
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+    `timeout_s`: how long the next bytes of an answer may take; `longest_s`: the whole answer.
+    """
+
+    def __init__(self, host: str, port: int, timeout_s: float, longest_s: float = _LONGEST_S) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._reader = self._socket.makefile("rb")
-        self._left = _MOST_BYTES
+        self._longest_s = longest_s
+        self._left, self._ends_s = _MOST_BYTES, 0.0
 
     def close(self) -> None:
         """Close the connection."""
@@ -89,13 +96,17 @@ class ThriftConnection:
         encoded = name.encode()
         message = [struct.pack(">Ii", _VERSION_1 | _CALL, len(encoded)), encoded, struct.pack(">i", 0)]
         self._socket.sendall(b"".join((*message, *_struct_bytes(arguments))))
-        self._left = _MOST_BYTES
+        self._left, self._ends_s = _MOST_BYTES, SYSTEM_CLOCK.monotonic_s() + self._longest_s
         (head,) = struct.unpack(">I", self._read(4))
         if head & 0xFFFF_0000 != _VERSION_1:
             raise ThriftFailed("it does not answer by Thrift's binary protocol")
         self._read(self._size())
         self._read(4)
-        result = self._struct()
+        try:
+            result = self._struct()
+        except (KeyError, TypeError):
+            # A list of no type, or a map by keys that are none.
+            raise ThriftFailed("its answer is malformed") from None
         if head & 0xFF != _REPLY:
             reason = result.get(1)
             raise ThriftFailed(f"it refuses the call {name}: {reason.value if reason else 'no reason'}")
@@ -107,10 +118,16 @@ class ThriftConnection:
         self._left -= size
         if size < 0 or self._left < 0:
             raise ThriftFailed("its answer is too large")
-        data = self._reader.read(size)
-        if len(data) < size:
-            raise ThriftFailed("it closed the connection")
-        return data
+        pieces = []
+        while size:
+            data = self._reader.read1(size)
+            if not data:
+                raise ThriftFailed("it closed the connection")
+            if SYSTEM_CLOCK.monotonic_s() > self._ends_s:
+                raise ThriftFailed(f"its answer takes more than {self._longest_s:g} seconds")
+            pieces.append(data)
+            size -= len(data)
+        return b"".join(pieces)
 
     def _number(self, kind: Kind) -> Any:
         form = _NUMBERS[kind]

@@ -48,7 +48,7 @@ def answering(*answers: tuple[int, object]) -> Iterator[tuple[str, list[tuple[st
         def log_message(self, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", requests
@@ -127,6 +127,14 @@ def test_a_resource_link_leads_to_the_table_of_the_other_account(clock: ManualCl
             schema_json="",
         )
         assert not glue(endpoint, clock).update(described), "the entry is the other account's"
+    assert len(requests) == 1
+
+
+def test_a_resource_link_to_another_region_is_refused_by_the_region(clock: ManualClock) -> None:
+    target = {"CatalogId": "2", "DatabaseName": "x", "Name": "y", "Region": "us-east-1"}
+    link = {"DatabaseName": "db", "Name": "t", "TargetTable": target}
+    with answering((200, {"Table": link})) as (endpoint, requests), pytest.raises(CatalogRefused, match="us-east-1"):
+        glue(endpoint, clock).find("db.t")
     assert len(requests) == 1
 
 
