@@ -90,7 +90,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "storage": ("pyarrow", "fsspec", *CLIENTS),
     "process": ("pyarrow",),
     # Signatures of Amazon.
-    "catalogs": ("botocore",),
+    "catalogs": ("botocore", "urllib3"),
     "datafiles": ("pyarrow",),
     "engine": ("pyarrow", "msgspec"),
     "jobs": ("pyarrow", "msgspec", "pyspark", "py4j"),
