@@ -90,7 +90,7 @@ class StagedChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             metadata=content.metadata or base.metadata,
             protocol=content.protocol or base.protocol,
         )
-        return Snapshot(base.store, state, base.commit_file, base.anchor)
+        return Snapshot(base.store, state, base.commit_file, base.checkpoint_files)
 
 
 @dataclass(frozen=True, kw_only=True)

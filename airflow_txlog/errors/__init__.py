@@ -268,6 +268,9 @@ class RetentionTooShort(InvalidInput, facts="table asked_ms required_ms"):
 class InvalidProperty(InvalidInput, facts="table name value"):
     """A table property has a value that the protocol does not allow."""
 
+    name: str
+    value: str
+
 
 class InvalidJobSpec(InvalidInput, facts="argument"):
     """A job description is invalid: an unknown operation, a missing or unknown argument."""

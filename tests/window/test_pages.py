@@ -6,18 +6,24 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
+from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.window.answers import AnswerLimits
 from airflow_txlog.window.app import Window, page_path
+from airflow_txlog.window.facts import version_lines
 from airflow_txlog.window.markup import link
 from airflow_txlog.window.site import KnownTable, StandAlone
 from tests.helpers.paths import ROOT
@@ -211,6 +217,141 @@ def test_ten_thousand_commits_take_less_than_a_second_and_are_shown_in_pages(tmp
     assert (last["lines"][-1]["version"], last["older"]) == (0, None)
     wide = facts(given, "table", uri=uri, span=1000)["points"]
     assert (wide[0]["version"], wide[-1]["version"], len(wide)) == (9_000, 9_999, 150)
+
+
+def rewritten(folder: Path, version: int, change: Callable[[dict[str, Any]], object], kind: str = "commitInfo") -> None:
+    """Change one kind of action in a commit, as another writer would have written it."""
+    path = folder / commit_name(version)
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for each in actions:
+        if kind in each:
+            change(each[kind])
+    path.write_text("\n".join(json.dumps(each) for each in actions))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "delta.checkpointInterval",
+        "delta.logRetentionDuration",
+        "delta.deletedFileRetentionDuration",
+        "delta.isolationLevel",
+    ],
+)
+def test_a_property_that_cannot_be_read_is_named_and_hides_nothing_else(tmp_path: Path, name: str) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    append(table, 1)
+    rewritten(tmp_path / "t", 0, lambda metadata: metadata["configuration"].update({name: "forever"}), "metaData")
+    given = client(table.uri)
+    text = page(given, "table", uri=table.uri)
+    assert f"The property {name} cannot be read" in text
+    assert "<b>1,000</b> rows" in text
+    assert f"{name} cannot be read" in page(given, "")
+    page(given, "commit", uri=table.uri, version=1)
+
+
+def test_texts_and_lists_of_other_writers_are_bounded(tmp_path: Path) -> None:
+    """A page of such a table had 200 MB."""
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    endless = "endless " * 20_000
+    many = range(3000)
+
+    def swell(info: dict[str, Any]) -> None:
+        named = dict.fromkeys(("dag_id", "task_id", "run_id", "map_label", "try_number"), endless)
+        info |= {"operation": endless, "engineInfo": endless, "isolationLevel": endless}
+        info["tags"] = {f"{ANNOTATION_TAG_PREFIX}{name}": text for name, text in named.items()}
+        info["operationParameters"] = {f"mode{number}": endless[:1000] for number in many} | {"mode": endless}
+        checks = {f"expectation.{n} {endless[:900]}.{how}": n for n in many for how in ("passed", "failed")}
+        info["operationMetrics"] = {f"m{n}{endless[:900]}": n for n in many} | checks | {"numOutputRows": endless}
+
+    def grow(metadata: dict[str, Any]) -> None:
+        metadata["configuration"] |= {f"p{number} {endless[:900]}": endless[:1000] for number in many}
+        metadata["name"] = metadata["description"] = endless
+        schema = json.loads(metadata["schemaString"])
+        schema["fields"] += [
+            {
+                "name": f"c{number} {endless[:900]}",
+                "type": "string",
+                "nullable": True,
+                "metadata": {"comment": endless[:900]},
+            }
+            for number in range(1500)
+        ]
+        metadata["schemaString"] = json.dumps(schema)
+
+    for number in range(1, 4):
+        append(table, number, day=endless[:3000])
+    for version in range(1, 4):
+        rewritten(tmp_path / "t", version, swell)
+    rewritten(tmp_path / "t", 0, grow, "metaData")
+    given = client(table.uri)
+    for form in ({}, {"format": "json"}):
+        assert len(page(given, "", **form)) < 20_000
+        assert len(page(given, "table", uri=table.uri, **form)) < 800_000
+        assert len(page(given, "table", uri=table.uri, before=3, **form)) < 100_000
+        assert len(page(given, "commit", uri=table.uri, version=2, **form)) < 100_000
+    assert "1,503 columns, members of structs included; the first 500 are shown" in page(given, "table", uri=table.uri)
+
+
+def test_versions_that_change_very_much_are_compared_in_part(tmp_path: Path) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    for number in range(60):
+        tx = table.begin()
+        assert tx.metadata is not None
+        names = {f"my.property.{n}": f"{number} {'x' * 200}" for n in range(200)}
+        tx.set_metadata(msgspec.structs.replace(tx.metadata, configuration={**tx.metadata.configuration, **names}))
+        tx.commit("SET TBLPROPERTIES")
+    found = facts(client(table.uri), "table", uri=table.uri)
+    assert [each["version"] for each in found["schema_changes"]] == list(range(60, 40, -1))
+    assert {(len(each["properties"]), each["more"]) for each in found["schema_changes"]} == {(100, 100)}
+    assert "100 further changes" in page(client(table.uri), "table", uri=table.uri)
+
+
+def test_a_column_beyond_those_that_are_shown_is_compared_all_the_same(tmp_path: Path) -> None:
+    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(700)])
+    table = Table.create(str(tmp_path / "wide"), schema, clock=Hands(NOW_MS))
+    tx = table.begin()
+    assert tx.metadata is not None
+    before = parse_schema(tx.metadata.schema_string)
+    after = StructType((StructField(name="first", type=Primitive.STRING, nullable=True), *before))
+    tx.set_metadata(msgspec.structs.replace(tx.metadata, schema_string=schema_to_json(after)))
+    tx.commit("ADD COLUMNS")
+    found = facts(client(table.uri), "table", uri=table.uri)
+    assert (found["column_count"], len(found["columns"])) == (701, 500)
+    assert [(each["path"], each["change"]) for each in found["columns"] if each["change"]] == [("first", "added")]
+    [change] = [each for each in found["schema_changes"] if not each["is_first"]]
+    assert (change["added"], change["removed"]) == (["first"], [])
+
+
+def test_many_large_commits_are_decoded_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page of a hundred such commits took 77 seconds and 2.5 GiB."""
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    for number in range(8):
+        append(table, number, metrics={f"m{n}": n for n in range(100)})
+    largest = max((tmp_path / "t" / commit_name(number)).stat().st_size for number in range(1, 9))
+    monkeypatch.setattr(version_lines, "MOST_DECODED_AT_ONCE", 3 * largest)
+    given = client(table.uri)
+    for counted in (3, 6):
+        lines = facts(given, "table", uri=table.uri, before=100 + counted)["timeline"]["lines"]
+        assert [each["files"] is not None for each in lines[:8]] == [True] * counted + [False] * (8 - counted)
+        assert all("Reload" in each["problem"] for each in lines[counted:8])
+    lines = facts(given, "table", uri=table.uri, before=200)["timeline"]["lines"]
+    assert [each["problem"] for each in lines] == [None] * 9
+
+
+def test_a_log_that_would_fill_the_memory_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create(str(tmp_path / "t"), Hands(NOW_MS))
+    for number in range(4):
+        append(table, number)
+    monkeypatch.setenv("TXLOG_WINDOW_LOG_BYTES", "2000")
+    given = client(table.uri)
+    assert "TXLOG_WINDOW_LOG_BYTES" in page(given, "")
+    text = page(given, "table", uri=table.uri)
+    assert "TXLOG_WINDOW_LOG_BYTES allows 2000" in text
+    assert "CREATE TABLE" in text
+    table.checkpoint()
+    monkeypatch.setenv("TXLOG_WINDOW_LOG_BYTES", "100000")
+    assert "<b>4,000</b> rows" in page(client(table.uri), "table", uri=table.uri)
 
 
 def test_only_tables_of_the_command_line_are_opened(orders: str, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
 from airflow_txlog.engine.log.segment import list_segment
-from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS
+from airflow_txlog.engine.table.schema.properties import DAY_MS, HOUR_MS, TableProperties
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import TableError, UnsupportedFeature
+from airflow_txlog.errors import InvalidProperty, TableError, UnsupportedFeature
 from airflow_txlog.storage.base import FileInfo, Store
 
 MAX_INTERVALS_WITHOUT_CHECKPOINT = 3
@@ -55,21 +55,37 @@ class Finding:
 def check(store: Store, snapshot: Snapshot, healthy: Healthy = Healthy()) -> list[Finding]:
     """Return the findings about the latest version of the table; empty if it is healthy. Raises the store's errors."""
     listed = store.list(LOG_DIRECTORY)
+    properties, unreadable = snapshot.table_properties.readable()
     return [
-        *_checkpoints(store, snapshot, listed),
-        *_log(snapshot, listed, healthy),
-        *_state(snapshot, healthy),
+        *map(_property, unreadable),
+        *_checkpoints(store, snapshot, listed, properties),
+        *_log(listed, healthy, properties),
+        *_state(snapshot, healthy, properties),
         *_files(snapshot, healthy),
     ]
 
 
-def _checkpoints(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo]) -> Iterator[Finding]:
+def _property(error: InvalidProperty) -> Finding:
+    return Finding(
+        code="property_unreadable",
+        message=f"The property {error.name} cannot be read: {error}",
+        advice="Set it to a valid value, or unset it. Until then jobs that need it fail, and this check uses its "
+        "default.",
+        facts={"name": error.name, "value": error.value},
+    )
+
+
+def _checkpoints(
+    store: Store, snapshot: Snapshot, listed: Sequence[FileInfo], properties: TableProperties
+) -> Iterator[Finding]:
     newest = -1
     try:
         checkpoint = list_segment(store, snapshot.version).checkpoint
         if checkpoint is not None:
             newest = checkpoint.version
-            read_checkpoint(store, checkpoint)
+            # The snapshot proves that the checkpoint can be read that it was built from.
+            if tuple(checkpoint.files) != snapshot.checkpoint_files:
+                read_checkpoint(store, checkpoint)
     except (TableError, UnsupportedFeature, FileNotFoundError) as error:
         yield Finding(
             code="checkpoint_unreadable",
@@ -87,7 +103,7 @@ def _checkpoints(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo]) -
             "them; delete them by hand when no writer runs.",
             facts={"paths": empty[:10], "count": len(empty)},
         )
-    interval = snapshot.table_properties.checkpoint_interval
+    interval = properties.checkpoint_interval
     commits = snapshot.version - newest
     if commits > MAX_INTERVALS_WITHOUT_CHECKPOINT * interval:
         yield Finding(
@@ -99,10 +115,9 @@ def _checkpoints(store: Store, snapshot: Snapshot, listed: Sequence[FileInfo]) -
         )
 
 
-def _log(snapshot: Snapshot, listed: Sequence[FileInfo], healthy: Healthy) -> Iterator[Finding]:
+def _log(listed: Sequence[FileInfo], healthy: Healthy, properties: TableProperties) -> Iterator[Finding]:
     size_bytes = sum(info.size_bytes for info in listed)
     if len(listed) > healthy.log_files or size_bytes > healthy.log_bytes:
-        properties = snapshot.table_properties
         days = properties.log_retention_ms / DAY_MS
         kept = f"delta.logRetentionDuration keeps {days:g} days"
         if not properties.clean_expired_log:
@@ -115,7 +130,7 @@ def _log(snapshot: Snapshot, listed: Sequence[FileInfo], healthy: Healthy) -> It
         )
 
 
-def _state(snapshot: Snapshot, healthy: Healthy) -> Iterator[Finding]:
+def _state(snapshot: Snapshot, healthy: Healthy, properties: TableProperties) -> Iterator[Finding]:
     applications = len(snapshot.state.transactions)
     if applications > healthy.applications:
         yield Finding(
@@ -126,7 +141,7 @@ def _state(snapshot: Snapshot, healthy: Healthy) -> Iterator[Finding]:
             facts={"count": applications},
         )
     tombstones = snapshot.state.tombstones.num_rows
-    retention_ms = snapshot.table_properties.deleted_file_retention_ms
+    retention_ms = properties.deleted_file_retention_ms
     if tombstones > healthy.tombstones and tombstones > snapshot.num_files:
         yield Finding(
             code="too_many_tombstones",

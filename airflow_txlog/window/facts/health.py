@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.names import CHECKPOINTS, parse_name
+from airflow_txlog.engine.log.names import CHECKPOINTS, LogKind, parse_name
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.checks import TINY_FILE_BYTES, Finding
 from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.storage.limits import MIB, Limit
+from airflow_txlog.window.facts.version_lines import clipped
 
 HEALTHY, ATTENTION, BROKEN = "healthy", "attention", "broken"
+READ_LOG = Limit("TXLOG_WINDOW_LOG_BYTES", 256 * MIB)
+"""The newest checkpoint and the commits after it: enough for about two million files, which take 1.5 GiB of memory."""
+_MOST_MESSAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,19 @@ class Health:
     signs: tuple[Sign, ...] = ()
 
 
+def check_log_size(listed: Sequence[FileInfo], table: str) -> None:
+    """Raise LimitExceeded if the newest version needs more of the log than a window reads. `listed`: the log."""
+    names = [(info.size_bytes, name) for info in listed if (name := parse_name(info.path)) is not None]
+    newest = max((name.version for _, name in names if name.kind in CHECKPOINTS), default=-1)
+    needed = sum(
+        size
+        for size, name in names
+        if (name.kind in CHECKPOINTS and name.version == newest)
+        or (name.kind is LogKind.COMMIT and name.version > newest)
+    )
+    READ_LOG.check(needed, "the log from the newest checkpoint on", table=table)
+
+
 def small_files(snapshot: Snapshot) -> int:
     """Return the number of live files that are smaller than TINY_FILE_BYTES."""
     sizes = snapshot.files(columns=["size"]).column("size")
@@ -53,6 +71,7 @@ def health_of(snapshot: Snapshot, findings: Sequence[Finding], listed: Sequence[
         *_signs_of_log(snapshot, listed, codes, now_ms),
         _sign_of_tombstones(snapshot, codes),
     )
+    findings = [replace(each, message=clipped(each.message, _MOST_MESSAGE)) for each in findings]
     if findings:
         count = "One thing needs" if len(findings) == 1 else f"{len(findings)} things need"
         sentence = f"{count} attention: {findings[0].message}"
@@ -122,7 +141,7 @@ def _signs_of_log(snapshot: Snapshot, listed: Sequence[FileInfo], codes: set[str
 
 def _sign_of_tombstones(snapshot: Snapshot, codes: set[str]) -> Sign:
     count = snapshot.state.removed_files.count
-    days = snapshot.table_properties.deleted_file_retention_ms / DAY_MS
+    days = snapshot.table_properties.readable()[0].deleted_file_retention_ms / DAY_MS
     return Sign(
         name="tombstones",
         value=f"{count:,}",

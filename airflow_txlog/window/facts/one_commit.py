@@ -17,8 +17,8 @@ from airflow_txlog.engine.table.snapshot.snapshot import latest_metadata
 from airflow_txlog.errors import TxlogError, VersionNotFound
 from airflow_txlog.locations import shown
 from airflow_txlog.window.facts.overview import Sees, seen
-from airflow_txlog.window.facts.shape import SchemaChange, compared
-from airflow_txlog.window.facts.version_lines import MOST_DECODED_BYTES, KeptLines, VersionLine
+from airflow_txlog.window.facts.shape import SchemaChange, compared, shown_values
+from airflow_txlog.window.facts.version_lines import MOST_DECODED_BYTES, KeptLines, VersionLine, clipped
 
 MOST_BETWEEN = 50
 MOST_SHOWN_PARTITIONS = 20
@@ -111,7 +111,7 @@ def commit_facts(table: Table, kept: KeptLines, version: int) -> OneCommit:
         partition_count=partition_count,
         schema_change=_schema_change(table, kept, properties, by_version, listed),
         transactions=0 if content is None else len(content.transactions),
-        domains=() if content is None else tuple(each.domain for each in content.domains[:20]),
+        domains=() if content is None else tuple(clipped(each.domain, 100) for each in content.domains[:20]),
         others=tuple(each for each in line.met.last if each.version not in numbered),
         kept_files=sum(each.kept_files for each in line.met.last),
         kept_bytes=sum(each.kept_bytes for each in line.met.last),
@@ -126,7 +126,7 @@ def resolution(meeting: Meeting) -> str:
 
 def _properties(table: Table) -> TableProperties:
     try:
-        return TableProperties(latest_metadata(table.store).configuration, table.uri)
+        return TableProperties(latest_metadata(table.store).configuration, table.uri).readable()[0]
     except TxlogError:
         return TableProperties({}, table.uri)
 
@@ -147,7 +147,7 @@ def _partitions(content: Commit | None) -> tuple[tuple[PartitionChange, ...], in
     both = added + removed
     both.pop((), None)
     found = [
-        PartitionChange(values=dict(key), added=added[key], removed=removed[key])
+        PartitionChange(values=shown_values(dict(key)), added=added[key], removed=removed[key])
         for key, _ in both.most_common(MOST_SHOWN_PARTITIONS)
     ]
     return tuple(found), len(both)

@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.commit.content.watermarks import WATERMARKS, watermarks_of
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.staged_changes import staged_in
-from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.properties import DAY_MS, TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.engine.upkeep.consumers import consumers_of
 from airflow_txlog.errors import TableNotFound, TxlogError
 from airflow_txlog.locations import shown
-from airflow_txlog.window.facts.health import BROKEN, Health, health_of, small_files
+from airflow_txlog.storage.base import FileInfo
+from airflow_txlog.window.facts.health import BROKEN, Health, check_log_size, health_of, small_files
 from airflow_txlog.window.facts.shape import (
     Explained,
     PartitionSizes,
     SchemaChange,
     ShownField,
+    column_count,
     columns_of,
     features_of,
+    newest_changes,
     partitions_of,
     properties_of,
     schema_changes,
@@ -42,7 +44,7 @@ from airflow_txlog.window.facts.timeline import (
     sampled,
     trends,
 )
-from airflow_txlog.window.facts.version_lines import Author, KeptLines, VersionLine
+from airflow_txlog.window.facts.version_lines import Author, KeptLines, VersionLine, author_of, chars_of, clipped
 
 MOST_COUNTED_FILES = 200_000
 """In a table of more files, the rows are not counted: that needs the statistics of each file."""
@@ -85,10 +87,13 @@ class TableFacts:
     read_ms: int
     """When the log was read."""
     totals: Totals
-    health: Health
     timeline: Timeline
+    """A page of it. A page before a version has no more facts than this."""
+    health: Health | None = None
     points: tuple[Point, ...] = ()
     columns: tuple[ShownField, ...] = ()
+    column_count: int = 0
+    """All columns; `columns` has the first ones, and then removed ones."""
     schema_changes: tuple[SchemaChange, ...] = ()
     properties: tuple[Explained, ...] = ()
     features: tuple[Explained, ...] = ()
@@ -97,6 +102,11 @@ class TableFacts:
     consumers: tuple[ConsumerFact, ...] = ()
     staged: tuple[StagedFact, ...] = ()
     retention_days: float | None = None
+
+    @property
+    def chars(self) -> int:
+        """About the memory that they take."""
+        return sum(map(chars_of, self.timeline.lines)) + 300 * (len(self.columns) + len(self.properties))
 
     @property
     def last(self) -> VersionLine | None:
@@ -122,10 +132,10 @@ def table_facts(table: Table, kept: KeptLines, *, before: int | None, chart: int
     """
     listed = table.store.list(LOG_DIRECTORY)
     commits = commits_among(listed)
-    snapshot, problem = _snapshot(table)
+    snapshot, problem = _snapshot(table, listed)
     if snapshot is None and not commits:
         raise problem or TableNotFound(f"{table.uri} holds no Delta table.", table=table.uri)
-    properties = TableProperties({} if snapshot is None else snapshot.metadata.configuration, table.uri)
+    properties = TableProperties({}, table.uri) if snapshot is None else snapshot.table_properties.readable()[0]
     timeline, read = read_timeline(table.store, commits, properties, kept, before)
     if snapshot is None:
         assert problem is not None
@@ -142,22 +152,31 @@ def table_facts(table: Table, kept: KeptLines, *, before: int | None, chart: int
             timeline=timeline,
             expectations=tuple(trends(timeline.lines)),
         )
-    if before is None and chart > len(read):
-        read = kept.read(table.store, page_of(commits, None, chart), properties)
-    lines = [each.line for each in read]
-    written = metadata_changes(read)
-    totals = totals_of(snapshot)
-    return TableFacts(
+    facts = TableFacts(
         uri=shown(table.uri),
-        name=(snapshot.metadata.name or "")[:200],
-        description=(snapshot.metadata.description or "")[:1000],
+        name=clipped(snapshot.metadata.name or "", 200),
+        description=clipped(snapshot.metadata.description or "", 1000),
         version=snapshot.version,
         read_ms=now_ms,
+        totals=Totals(rows=None, size_bytes=snapshot.size_bytes, files=snapshot.num_files, small_files=None),
+        timeline=timeline,
+        retention_days=properties.log_retention_ms / DAY_MS,
+    )
+    if before is not None:
+        return facts
+    if chart > len(read):
+        read = kept.read(table.store, page_of(commits, None, chart), properties)
+    lines = [each.line for each in read]
+    written = newest_changes(metadata_changes(read))
+    totals = totals_of(snapshot)
+    columns, column_count = _columns(snapshot, written)
+    return replace(
+        facts,
         totals=totals,
         health=health_of(snapshot, table.check(), listed, now_ms),
-        timeline=timeline,
-        points=tuple(sampled(points(totals, lines))) if before is None else (),
-        columns=tuple(_columns(snapshot, written)),
+        points=tuple(sampled(points(totals, lines))),
+        columns=columns,
+        column_count=column_count,
         schema_changes=tuple(schema_changes(written)),
         properties=tuple(properties_of(snapshot.metadata)),
         features=tuple(features_of(snapshot)),
@@ -165,22 +184,23 @@ def table_facts(table: Table, kept: KeptLines, *, before: int | None, chart: int
         expectations=tuple(trends(lines)),
         consumers=tuple(_consumers(snapshot)),
         staged=tuple(_staged(table)),
-        retention_days=properties.log_retention_ms / 86_400_000,
     )
 
 
-def _snapshot(table: Table) -> tuple[Snapshot | None, TxlogError | None]:
+def _snapshot(table: Table, listed: Sequence[FileInfo]) -> tuple[Snapshot | None, TxlogError | None]:
     try:
+        check_log_size(listed, shown(table.uri))
         return table.snapshot(), None
     except TxlogError as error:
         return None, error
 
 
-def _columns(snapshot: Snapshot, written: Sequence[tuple[int, Metadata]]) -> list[ShownField]:
+def _columns(snapshot: Snapshot, written: Sequence[tuple[int, Metadata]]) -> tuple[tuple[ShownField, ...], int]:
     try:
-        return columns_of(snapshot, written)
+        shown_ones = tuple(columns_of(snapshot, written))
+        return shown_ones, column_count(snapshot)
     except TxlogError:
-        return []
+        return (), 0
 
 
 def totals_of(snapshot: Snapshot) -> Totals:
@@ -205,8 +225,8 @@ def _consumers(snapshot: Snapshot) -> list[ConsumerFact]:
             note = "The table no longer notes this consumer: another engine has taken the table back."
         found.append(
             ConsumerFact(
-                consumer=name,
-                source=None if watermark is None else shown(watermark.source),
+                consumer=clipped(name, 200),
+                source=None if watermark is None else clipped(shown(watermark.source), 300),
                 version=None if watermark is None else watermark.version,
                 note=note,
             )
@@ -217,18 +237,14 @@ def _consumers(snapshot: Snapshot) -> list[ConsumerFact]:
 def _staged(table: Table) -> list[StagedFact]:
     found = []
     for _, change in islice(staged_in(table.store), MOST_STAGED):
-        names = {name.rpartition(".")[2]: text for name, text in change.tags.items()}
-        by: dict[str, Any] = {
-            name: names.get(name) for name in ("dag_id", "task_id", "run_id", "map_index", "try_number")
-        }
         found.append(
             StagedFact(
-                operation=change.commit_operation,
+                operation=clipped(change.commit_operation, 100),
                 base_version=change.base_version,
                 staged_ms=change.staged_ms,
                 expires_ms=change.expires_ms,
                 files=len(change.content.adds),
-                by=Author(**by),
+                by=author_of(change.tags),
             )
         )
     return sorted(found, key=lambda each: each.staged_ms)

@@ -9,9 +9,10 @@ from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_nam
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among
 from airflow_txlog.engine.upkeep.checks import MAX_INTERVALS_WITHOUT_CHECKPOINT, Healthy
 from airflow_txlog.errors import TableNotFound, TxlogError
-from airflow_txlog.window.facts.health import ATTENTION, BROKEN, HEALTHY, small_files
+from airflow_txlog.locations import shown
+from airflow_txlog.window.facts.health import ATTENTION, BROKEN, HEALTHY, check_log_size, small_files
 from airflow_txlog.window.facts.overview import Sees, seen
-from airflow_txlog.window.facts.version_lines import KeptLines, VersionLine
+from airflow_txlog.window.facts.version_lines import KeptLines, VersionLine, clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +37,23 @@ class TableSummary:
 
 def table_summary(table: Table, kept: KeptLines) -> TableSummary:
     """Return the summary of a table, BROKEN if it cannot be read. Raises TableNotFound, and the store's errors."""
+    listed = table.store.list(LOG_DIRECTORY)
     try:
+        check_log_size(listed, shown(table.uri))
         snapshot = table.snapshot()
     except TableNotFound:
         raise
     except TxlogError as error:
-        return TableSummary(state=BROKEN, note=str(error))
-    listed = table.store.list(LOG_DIRECTORY)
-    read = kept.read(table.store, commits_among(listed)[-1:], snapshot.table_properties)
+        return TableSummary(state=BROKEN, note=clipped(str(error), 300))
+    properties, unreadable = snapshot.table_properties.readable()
+    read = kept.read(table.store, commits_among(listed)[-1:], properties)
     names = [name for info in listed if (name := parse_name(info.path)) is not None]
     newest = max((name.version for name in names if name.kind in CHECKPOINTS), default=-1)
     small, after = small_files(snapshot), snapshot.version - newest
-    healthy, notes = Healthy(), []
+    healthy, notes = Healthy(), [f"{each.name} cannot be read" for each in unreadable]
     if small > healthy.tiny_files and 2 * small > snapshot.num_files:
         notes.append(f"{small:,} small files")
-    if after > MAX_INTERVALS_WITHOUT_CHECKPOINT * snapshot.table_properties.checkpoint_interval:
+    if after > MAX_INTERVALS_WITHOUT_CHECKPOINT * properties.checkpoint_interval:
         notes.append(f"{after:,} commits after the newest checkpoint")
     if len(listed) > healthy.log_files:
         notes.append(f"{len(listed):,} files in the log")

@@ -20,6 +20,7 @@ PAGE = 100
 WIDE = 1_000
 """Versions of the widest charts."""
 MOST_POINTS = 150
+MOST_TRENDS = 50
 # The operations of which the counts of rows show how the number of rows changes.
 _COUNTED = {"+": 1, "-": -1, "~": 0}
 
@@ -162,13 +163,13 @@ def _rows_change(line: VersionLine) -> int | None:
 
 
 def trends(lines: Iterable[VersionLine]) -> list[ExpectationTrend]:
-    """Return the expectations that these commits counted, by name; `lines` are newest first."""
+    """Return the expectations that these commits counted, those that failed last first; `lines` are newest first."""
     found: dict[str, list[tuple[int, int, int]]] = {}
     for line in lines:
         for name, counts in line.expectations.items():
             found.setdefault(name, []).append((line.version, counts["failed"], counts["passed"]))
     result = []
-    for name, outcomes in sorted(found.items())[:100]:
+    for name, outcomes in sorted(found.items(), key=lambda each: (not each[1][0][1], each[0]))[:MOST_TRENDS]:
         versions, failed, passed = zip(*reversed(outcomes), strict=True)
         result.append(ExpectationTrend(name=name, versions=versions, failed=failed, passed=passed))
     return result

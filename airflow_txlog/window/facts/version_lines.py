@@ -1,7 +1,8 @@
 """One line per version: its author, its changes to rows and files, and the commits that it met.
 
 A line comes from one commit file, which never changes, so lines are kept. A commit that is too large is described by
-its commitInfo alone. The invariant: no line contains a value of a row or a statistic of a column.
+its commitInfo alone. The invariants: no line contains a value of a row or a statistic of a column, and each text and
+each list of a line is bounded, because any writer of the table chooses them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
@@ -28,8 +30,17 @@ from airflow_txlog.storage.base import Store
 
 MOST_DECODED_BYTES = 8 * 2**20
 """A larger commit file is not decoded whole: it may have a million actions."""
+MOST_DECODED_AT_ONCE = 24 * 2**20
+"""Commit files of more bytes in all are not decoded for one page. The next request decodes the following ones."""
 _FIRST_BYTES = 64 * 2**10
+_BATCH_BYTES = 4 * 2**20
 _KEPT_LINES = 20_000
+_KEPT_CHARS = 64 * 2**20
+_OBJECT_CHARS = 2_000
+"""About what a line without texts takes."""
+_MOST_NAME, _MOST_ID, _MOST_TEXT = 100, 250, 500
+_MOST_PARAMETERS, _MOST_METRICS, _MOST_EXPECTATIONS = 40, 80, 100
+_MOST_COUNTS = 1_000
 # Parameters that name columns, modes and versions. Others, such as predicates, may contain values of rows.
 _PLAIN = re.compile(
     r"mode|partitionBy|clusterBy|zOrderBy|version|timestamp|targetSize|isManaged|properties|columns?|auto|catalogTable|"
@@ -117,51 +128,103 @@ class ReadCommit:
 
     line: VersionLine
     metadata: Metadata | None = None
+    is_final: bool = True
+    """False if the commit was not decoded because others on the page are large."""
+
+    @property
+    def chars(self) -> int:
+        """About the memory that it takes."""
+        written = 0
+        if self.metadata is not None:
+            written = len(self.metadata.schema_string or "") + chars_in(self.metadata.configuration)
+        return chars_of(self.line) + written
+
+
+def chars_of(line: VersionLine) -> int:
+    """Return about the memory that a line takes."""
+    return _OBJECT_CHARS + chars_in(line.parameters) + chars_in(line.metrics) + 100 * len(line.expectations)
+
+
+def chars_in(texts: Mapping[str, str]) -> int:
+    return sum(100 + len(name) + len(text) for name, text in texts.items())
+
+
+def clipped(text: str, most: int) -> str:
+    """Return a text of another program, cut to a bounded length."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class KeptLines:
     """Lines that were read before, by commit file. Any number of threads may use one."""
 
-    def __init__(self, most: int = _KEPT_LINES) -> None:
-        self._most = most
+    def __init__(self, most: int = _KEPT_LINES, most_chars: int = _KEPT_CHARS) -> None:
+        self._most, self._most_chars = most, most_chars
         self._kept: OrderedDict[tuple[str, ListedCommit, bool], ReadCommit] = OrderedDict()
+        self._chars = 0
         self._lock = threading.Lock()
 
     def read(self, store: Store, commits: Sequence[ListedCommit], properties: TableProperties) -> list[ReadCommit]:
-        """Return the content of these commits, in order, without those that a log cleanup has just removed."""
+        """Return the content of these commits, in order, without those that a log cleanup has just removed.
+
+        The first of them are decoded, up to MOST_DECODED_AT_ONCE; the others are described by their commitInfo.
+        """
         timed = properties.in_commit_timestamps
         keys = {each: (store.root, each, timed) for each in commits}
         with self._lock:
             found = {each: self._kept[key] for each, key in keys.items() if key in self._kept}
-        missing = [each for each in commits if each not in found]
-        for listed, data in _contents(store, missing):
+        whole, large = _divided([each for each in commits if each not in found])
+        for listed, data in _contents(store, whole):
             found[listed] = _read(listed, data, properties)
+        for each in large:
+            with suppress(FileNotFoundError):
+                found[each] = _read_first(each, _first_line(store, each), properties)
         with self._lock:
             for each in commits:
-                if each in found:
-                    self._kept[keys[each]] = found[each]
-                    self._kept.move_to_end(keys[each])
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+                if each in found and found[each].is_final:
+                    self._keep(keys[each], found[each])
+            while self._kept and (len(self._kept) > self._most or self._chars > self._most_chars):
+                self._chars -= self._kept.popitem(last=False)[1].chars
         return [found[each] for each in commits if each in found]
 
+    def _keep(self, key: tuple[str, ListedCommit, bool], read: ReadCommit) -> None:
+        before = self._kept.pop(key, None)
+        self._chars += read.chars - (0 if before is None else before.chars)
+        self._kept[key] = read
 
-def _contents(store: Store, commits: Sequence[ListedCommit]) -> Iterable[tuple[ListedCommit, bytes | None]]:
-    """Yield the bytes of each commit; None for one that is too large; nothing for one that is gone."""
-    small = [each for each in commits if each.info.size_bytes <= MOST_DECODED_BYTES]
+
+def _divided(commits: Sequence[ListedCommit]) -> tuple[list[ListedCommit], list[ListedCommit]]:
+    """Return the commits to decode, and those that are too large, each or together."""
+    whole, large, left = list[ListedCommit](), list[ListedCommit](), MOST_DECODED_AT_ONCE
+    for each in commits:
+        size = each.info.size_bytes
+        fits = size <= MOST_DECODED_BYTES and size <= left
+        (whole if fits else large).append(each)
+        left -= size if fits else 0
+    return whole, large
+
+
+def _contents(store: Store, commits: Sequence[ListedCommit]) -> Iterable[tuple[ListedCommit, bytes]]:
+    """Yield the bytes of each commit, a few at a time in memory; nothing for one that is gone."""
+    batch, size = list[ListedCommit](), 0
+    for each in [*commits, None]:
+        if batch and (each is None or size + each.info.size_bytes > _BATCH_BYTES):
+            yield from _batch(store, batch)
+            batch, size = [], 0
+        if each is not None:
+            batch.append(each)
+            size += each.info.size_bytes
+
+
+def _batch(store: Store, commits: Sequence[ListedCommit]) -> Iterable[tuple[ListedCommit, bytes]]:
     try:
-        yield from zip(small, list(store.read_all([each.info.path for each in small])), strict=True)
+        yield from zip(commits, list(store.read_all([each.info.path for each in commits])), strict=True)
     except FileNotFoundError:
-        for each in small:
+        for each in commits:
             with suppress(FileNotFoundError):
                 yield each, store.read(each.info.path)
-    for each in commits:
-        if each.info.size_bytes > MOST_DECODED_BYTES:
-            with suppress(FileNotFoundError):
-                yield each, _first_lines(store, each)
 
 
-def _first_lines(store: Store, listed: ListedCommit) -> bytes | None:
+def _first_line(store: Store, listed: ListedCommit) -> bytes | None:
     """Return the first line of a large commit file, which has the commitInfo in most logs; None if it is too long."""
     with store.open_input(listed.info.path) as stream:
         first = stream.read(_FIRST_BYTES)
@@ -169,21 +232,34 @@ def _first_lines(store: Store, listed: ListedCommit) -> bytes | None:
     return line if end else None
 
 
-def _read(listed: ListedCommit, data: bytes | None, properties: TableProperties) -> ReadCommit:
-    path, is_large = listed.info.path, listed.info.size_bytes > MOST_DECODED_BYTES
+def _read(listed: ListedCommit, data: bytes, properties: TableProperties) -> ReadCommit:
     try:
-        if is_large:
-            info = decode_commit_info(data or b"", path)
-            large = f"The commit file has {listed.info.size_bytes / 2**20:,.0f} MiB; its files are not counted here."
-            return ReadCommit(line=_line(listed, info, None, properties, large))
-        commit = decode_commit(listed.version, data or b"", path)
+        commit = decode_commit(listed.version, data, listed.info.path)
     except TxlogError as error:
-        broken = VersionLine(
-            version=listed.version, moment_ms=listed.file_time_ms, operation="unreadable", problem=str(error)
-        )
-        return ReadCommit(line=broken)
+        return _unreadable(listed, error)
     line = _line(listed, commit.info or {}, commit, properties, None)
     return ReadCommit(line=line, metadata=commit.metadata)
+
+
+def _read_first(listed: ListedCommit, first: bytes | None, properties: TableProperties) -> ReadCommit:
+    """Return what the first line of a large commit shows."""
+    is_final = listed.info.size_bytes > MOST_DECODED_BYTES
+    size = f"The commit file has {listed.info.size_bytes / 2**20:,.1f} MiB"
+    problem = f"{size}; its files are not counted here."
+    if not is_final:
+        problem = f"{size}, and others on this page are large, too. Reload the page to count its files."
+    try:
+        info = decode_commit_info(first or b"", listed.info.path)
+    except TxlogError as error:
+        return _unreadable(listed, error)
+    return ReadCommit(line=_line(listed, info, None, properties, problem), is_final=is_final)
+
+
+def _unreadable(listed: ListedCommit, error: TxlogError) -> ReadCommit:
+    problem = clipped(str(error), _MOST_TEXT)
+    return ReadCommit(
+        line=VersionLine(version=listed.version, moment_ms=listed.file_time_ms, operation="unreadable", problem=problem)
+    )
 
 
 def _line(
@@ -193,23 +269,24 @@ def _line(
     properties: TableProperties,
     problem: str | None,
 ) -> VersionLine:
-    metrics, tags = _texts(info.get("operationMetrics")), _texts(info.get("tags"))
+    metrics, tags = _counts(info.get("operationMetrics")), info.get("tags")
     own_ms = in_commit_ms(properties, listed.version, info)
+    engine = _text(info.get("engineInfo") or info.get("clientVersion"), _MOST_NAME)
     blind, isolation = info.get("isBlindAppend"), info.get("isolationLevel")
     return VersionLine(
         version=listed.version,
         moment_ms=listed.file_time_ms if own_ms is None else own_ms,
-        operation=str(info.get("operation") or "no operation named"),
-        by=_author(info, tags),
+        operation=_text(info.get("operation"), _MOST_NAME) or "no operation named",
+        by=author_of(tags if isinstance(tags, Mapping) else {}, engine or None),
         rows=commit_rows(info.get("operation"), metrics),
         files=None if commit is None else _file_change(commit),
         duration_ms=_count(metrics.get("executionTimeMs") or metrics.get("execution_time_ms")),
         read_version=_count(info.get("readVersion")),
-        metrics={name: text for name, text in metrics.items() if _count(text) is not None},
-        parameters={name: _parameter(name, text) for name, text in _texts(info.get("operationParameters")).items()},
+        metrics=dict(islice(metrics.items(), _MOST_METRICS)),
+        parameters=_parameters(info.get("operationParameters")),
         expectations=_expectations(metrics),
         met=meetings_of(info),
-        isolation=isolation if isinstance(isolation, str) else None,
+        isolation=clipped(isolation, _MOST_NAME) if isinstance(isolation, str) else None,
         is_blind_append=blind if isinstance(blind, bool) else None,
         changes_metadata=commit is not None and commit.metadata is not None,
         changes_protocol=commit is not None and commit.protocol is not None,
@@ -217,13 +294,20 @@ def _line(
     )
 
 
-def _author(info: Mapping[str, Any], tags: Mapping[str, str]) -> Author:
-    engine = info.get("engineInfo") or info.get("clientVersion")
-    of_task: dict[str, Any] = {
-        name: tags.get(f"{ANNOTATION_TAG_PREFIX}{name}") for name in ("dag_id", "task_id", "run_id", "try_number")
-    }
-    index = tags.get(f"{ANNOTATION_TAG_PREFIX}map_label") or tags.get(f"{ANNOTATION_TAG_PREFIX}map_index")
-    return Author(engine=None if engine is None else str(engine), map_index=index, **of_task)
+def author_of(tags: Mapping[str, Any], engine: str | None = None) -> Author:
+    """Return the task that the tags of a commit or of a staged change name."""
+
+    def tag(name: str) -> str | None:
+        return _text(tags.get(f"{ANNOTATION_TAG_PREFIX}{name}"), _MOST_ID) or None
+
+    return Author(
+        engine=engine,
+        dag_id=tag("dag_id"),
+        task_id=tag("task_id"),
+        run_id=tag("run_id"),
+        map_index=tag("map_label") or tag("map_index"),
+        try_number=tag("try_number"),
+    )
 
 
 def _file_change(commit: Commit) -> FileChange:
@@ -251,30 +335,45 @@ def _rows_of(add: Add) -> int | None:
     return live_rows(record_count(add.stats, add.deletion_vector), add.deletion_vector)
 
 
-def _texts(values: object) -> dict[str, str]:
-    """Return a mapping of any writer as texts by name; empty if it is not one."""
+def _text(value: object, most: int) -> str:
+    """Return a value of any writer as a bounded text; empty for None."""
+    if value is None or isinstance(value, str):
+        return clipped(value or "", most)
+    return clipped(json.dumps(value, ensure_ascii=False, default=str), most)
+
+
+def _counts(values: object) -> dict[str, str]:
+    """Return the whole numbers of a mapping of any writer, as texts by bounded name."""
     if not isinstance(values, Mapping):
         return {}
+    given = islice(values.items(), 10 * _MOST_METRICS + 2 * _MOST_EXPECTATIONS)
     return {
-        str(name): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        for name, value in values.items()
-        if value is not None
+        clipped(str(name), 2 * _MOST_NAME): str(count) for name, value in given if (count := _count(value)) is not None
     }
 
 
-def _expectations(metrics: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    return expectation_counts({name: count for name, text in metrics.items() if (count := _count(text)) is not None})
+def _parameters(values: object) -> dict[str, str]:
+    if not isinstance(values, Mapping):
+        return {}
+    given = islice(values.items(), _MOST_PARAMETERS)
+    return {clipped(str(name), _MOST_NAME): _parameter(str(name), value) for name, value in given if value is not None}
 
 
-def _parameter(name: str, text: str) -> str:
+def _parameter(name: str, value: object) -> str:
+    text = _text(value, _MOST_TEXT)
     if text in ("", "[]", "{}", "null"):
         return text
-    return text[:300] if _PLAIN.fullmatch(name) else HIDDEN_VALUE
+    return text if _PLAIN.fullmatch(name) else HIDDEN_VALUE
+
+
+def _expectations(metrics: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    found = expectation_counts({name: int(text) for name, text in metrics.items()})
+    return dict(islice(found.items(), _MOST_EXPECTATIONS))
 
 
 def _count(value: object) -> int | None:
     """Return a number that any writer may have written as a text; None if it is none."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return value if abs(value) < 10**18 else None
     text = value if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

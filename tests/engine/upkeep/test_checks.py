@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -12,6 +13,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import checkpoint_name, version_prefix
 from airflow_txlog.engine.upkeep import checks
 from airflow_txlog.engine.upkeep.checks import Finding, Healthy
+from airflow_txlog.locations import PLAIN
 from airflow_txlog.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -110,3 +112,39 @@ def test_a_short_retention_is_found() -> None:
 def test_a_finding_is_plain_data() -> None:
     finding: dict[str, Any] = only(table_with(1, {"delta.deletedFileRetentionDuration": "interval 1 hours"})).to_dict()
     assert set(finding) == {"code", "message", "advice", "facts"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["delta.checkpointInterval", "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"],
+)
+def test_a_property_that_cannot_be_read_is_a_finding_and_hides_no_other(name: str) -> None:
+    """Any writer may have set it, and the table itself can be read."""
+    table = table_with(8)
+    snapshot = table.snapshot()
+    odd = msgspec.structs.replace(snapshot.metadata, configuration={**snapshot.properties, name: "forever"})
+    found = checks.check(table.store, snapshot.with_metadata(odd), Healthy(tiny_files=2, log_files=3))
+    assert [each.code for each in found] == ["property_unreadable", "log_large", "too_many_small_files"]
+    assert name in found[0].message
+    assert found[0].facts == {"name": name, "value": "forever"}
+
+
+def test_the_checkpoint_that_a_snapshot_was_built_from_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = table_with(12)
+    table = Table.at(written.uri, PLAIN)
+    snapshot = table.snapshot()
+    reads = list[str]()
+    original = table.store.open_input
+
+    def count(path: str, *args: Any, **kwargs: Any) -> Any:
+        reads.append(path)
+        return original(path, *args, **kwargs)
+
+    monkeypatch.setattr(table.store, "open_input", count)
+    assert checks.check(table.store, snapshot) == []
+    assert not [path for path in reads if "checkpoint" in path]
+    tx = written.begin()
+    tx.add(path="more", size=1)
+    tx.commit("WRITE")
+    assert checks.check(table.store, snapshot.refresh()) == []
+    assert not [path for path in reads if "checkpoint" in path]

@@ -233,3 +233,16 @@ class TableProperties:
         for name, value in vars(TableProperties).items():
             if isinstance(value, _Setting | property) and not name.startswith("_"):
                 getattr(self, name)
+
+    def readable(self) -> tuple[TableProperties, list[InvalidProperty]]:
+        """Return the properties with the defaults in place of those that cannot be read, and an error for each."""
+        configuration, errors = dict(self.configuration), list[InvalidProperty]()
+        for _ in self.configuration:
+            try:
+                TableProperties(configuration, self.table).validate()
+            except InvalidProperty as error:
+                errors.append(error)
+                del configuration[error.name]
+            else:
+                break
+        return TableProperties(configuration, self.table), errors

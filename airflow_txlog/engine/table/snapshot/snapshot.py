@@ -57,13 +57,19 @@ class Snapshot:
     """One version of the table at `uri`, made by `load_snapshot` or `refresh`, which check that it can be read."""
 
     def __init__(
-        self, store: Store, state: TableState, commit_file: FileInfo | None, checkpoint_file: FileInfo | None = None
+        self,
+        store: Store,
+        state: TableState,
+        commit_file: FileInfo | None,
+        checkpoint_files: tuple[FileInfo, ...] = (),
     ) -> None:
         self.store = store
         self.state = state
         self.commit_file = commit_file
         """The commit file of this version as listed, None if log cleanup has removed it."""
-        self.anchor = commit_file or checkpoint_file
+        self.checkpoint_files = checkpoint_files
+        """The files of the checkpoint, as listed, from which the state was read; none if it was built without one."""
+        self.anchor = commit_file or next(iter(checkpoint_files), None)
         """The file by which a later refresh recognizes this log: see `commit.loop`."""
 
     def __repr__(self) -> str:
@@ -128,7 +134,7 @@ class Snapshot:
 
     def with_metadata(self, metadata: Metadata) -> Snapshot:
         """Return the same files and version under metadata that a transaction is about to commit."""
-        return Snapshot(self.store, replace(self.state, metadata=metadata), self.commit_file, self.anchor)
+        return Snapshot(self.store, replace(self.state, metadata=metadata), self.commit_file, self.checkpoint_files)
 
     @property
     def num_files(self) -> int:
@@ -227,7 +233,7 @@ class Snapshot:
             segment = LogSegment(
                 version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
             )
-            return _checked(_build(self.store, self.state, segment, contents))
+            return _checked(_build(self.store, self.state, segment, contents, self.checkpoint_files))
         except (LogGap, FileNotFoundError):
             return load_snapshot(self.store, version)
 
@@ -372,9 +378,16 @@ def _metadata_of(store: Store, segment: LogSegment) -> Metadata:
 
 
 def _build(
-    store: Store, base: ReplayBase, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
+    store: Store,
+    base: ReplayBase,
+    segment: LogSegment,
+    contents: Mapping[FileInfo, bytes] | None = None,
+    checkpoint_files: tuple[FileInfo, ...] = (),
 ) -> Snapshot:
-    """Return the snapshot of the segment's version. `contents`: bytes of commits that were read before."""
+    """Return the snapshot of the segment's version. `contents`: bytes of commits that were read before.
+
+    `checkpoint_files`: the checkpoint that `base` was read from, if the segment has none.
+    """
     commits = read_commits(store, segment, contents)
     commit_file = segment.commit_file
     state = replay_newest_first(base, commits, root=store.root, version=segment.version)
@@ -384,7 +397,9 @@ def _build(
         if properties.in_commit_start is not None:
             info = decode_commit(state.version, store.read(commit_file.path), commit_file.path).info
             state = replace(state, in_commit_ms=in_commit_ms(properties, state.version, info))
-    return Snapshot(store, state, commit_file, None if segment.checkpoint is None else segment.checkpoint.files[0])
+    return Snapshot(
+        store, state, commit_file, checkpoint_files if segment.checkpoint is None else tuple(segment.checkpoint.files)
+    )
 
 
 def is_missing_from(snapshot: Snapshot, error: CorruptTable) -> bool:
