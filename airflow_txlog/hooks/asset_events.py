@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # An event names at most this many partitions; of more, only the number.
 MOST_PARTITIONS = 100
+ASSET_SCHEME = "txlog"
+"""The scheme of the asset of a table's name."""
 # Airflow makes one event for each partition, and keeps 250 characters of its key.
 MOST_PARTITION_EVENTS, _KEY_CHARACTERS = 1000, 250
 
@@ -90,7 +92,7 @@ def asset_uri(table_uri: str) -> str:
 
 def named_asset_uri(catalog_conn_id: str, name: str) -> str:
     """Return the URI of the asset of a table by its name in a catalog: `txlog://glue/sales.orders`."""
-    return f"txlog://{catalog_conn_id}/{name}"
+    return f"{ASSET_SCHEME}://{catalog_conn_id}/{name}"
 
 
 def _assets_of(task: Any, result: JobResult) -> set[str]:

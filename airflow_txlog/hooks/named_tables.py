@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, TableNotInCatalog
@@ -220,7 +220,7 @@ class NamedTablesHook:
         return commit.metadata is not None or commit.protocol is not None
 
 
-def may_be_name(text: Any) -> bool:
+def may_be_name(text: Any) -> TypeGuard[str]:
     """Return whether a text has the form of a name: it is not absolute, and has a dot and no slash."""
     return (
         isinstance(text, str) and "." in text and "/" not in text and not text.startswith("~") and not is_absolute(text)

@@ -1,5 +1,5 @@
 """The tables that Airflow's database names: by asset events, by outlets, and by the rendered fields of our operators;
-and those in the base folders of connections.
+and those in the base folders of connections. A name in a catalog is not resolved here: the result of a task has both.
 
 A table is known by the DAGs that name it, so a user who may read none of them does not see it. DAG authors decide which
 tables are named here, as they decide which tables tasks read. The invariant: queries and listings are bounded, and no
@@ -23,9 +23,11 @@ from airflow.utils.session import create_session
 from sqlalchemy import and_, select
 
 from airflow_txlog.engine import Table
+from airflow_txlog.hooks.asset_events import ASSET_SCHEME
+from airflow_txlog.hooks.named_tables import may_be_name
 from airflow_txlog.hooks.running_progress import STATE_KEY
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.locations import is_absolute, shown
+from airflow_txlog.locations import is_absolute, scheme_of, shown
 from airflow_txlog.window.site import KnownTable
 
 MOST_ROWS = 3_000
@@ -34,6 +36,7 @@ MOST_LISTED = 20_000
 """The files of a base folder that are looked at."""
 _LOG = "_delta_log"
 _RESULT = "return_value"
+_MOST_NAMES, _MOST_CHARACTERS = 300, 300
 # Both are template fields of each of our operators, so subclasses have them too.
 _FIELDS = frozenset({"table_uri", "spark_conf"})
 
@@ -67,6 +70,18 @@ class NamedTable:
     dag_ids: set[str] = field(default_factory=set)
     is_certain: bool = False
     """False if only an asset names it, which may be no table."""
+    names: set[str] = field(default_factory=set)
+    """Its names in catalogs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """One place at which the database names a table."""
+
+    uri: str
+    dag_id: str
+    is_certain: bool = True
+    name: str | None = None
 
 
 def base_folders() -> dict[str, str]:
@@ -89,14 +104,11 @@ def known_tables() -> dict[str, KnownTable]:
     found: dict[str, NamedTable] = {}
     with create_session() as session:
         places = _places(session)
-        for uri, dag_id, is_certain in (
-            *_of_events(session),
-            *_of_tasks(session, places),
-            *_of_outlets(session),
-        ):
-            each = found.setdefault(uri.rstrip("/"), NamedTable())
-            each.dag_ids.add(dag_id)
-            each.is_certain = each.is_certain or is_certain
+        for mention in (*_of_events(session), *_of_tasks(session, places), *_of_outlets(session)):
+            each = found.setdefault(mention.uri.rstrip("/"), NamedTable())
+            each.dag_ids.add(mention.dag_id)
+            each.is_certain = each.is_certain or mention.is_certain
+            each.names.update([] if mention.name is None else [mention.name])
     return {
         shown(uri): KnownTable(
             uri=shown(uri),
@@ -104,6 +116,7 @@ def known_tables() -> dict[str, KnownTable]:
             dag_ids=tuple(sorted(each.dag_ids)),
             conn_id=places.connection_of(uri),
             is_certain=each.is_certain,
+            names=tuple(sorted(each.names)),
         )
         for uri, each in found.items()
     }
@@ -120,7 +133,7 @@ def _plain(uri: str) -> str:
     return uri.removeprefix("file://") if uri.startswith("file:///") else uri
 
 
-def _of_events(session: Any) -> Iterable[tuple[str, str, bool]]:
+def _of_events(session: Any) -> Iterable[_Mention]:
     query = (
         select(AssetEvent.source_dag_id, AssetEvent.extra)
         .where(AssetEvent.source_dag_id.is_not(None))
@@ -130,18 +143,25 @@ def _of_events(session: Any) -> Iterable[tuple[str, str, bool]]:
     for dag_id, extra in session.execute(query):
         uri = extra.get("table_uri") if isinstance(extra, Mapping) else None
         if isinstance(uri, str) and is_absolute(uri):
-            yield _plain(uri), dag_id, True
+            yield _Mention(_plain(uri), dag_id, name=_name_of(extra))
 
 
-def _of_outlets(session: Any) -> Iterable[tuple[str, str, bool]]:
+def _name_of(given: Mapping[str, Any]) -> str | None:
+    """Return the name in a catalog in a result or an event of ours."""
+    name = given.get("table")
+    return name[:_MOST_CHARACTERS] if may_be_name(name) else None
+
+
+def _of_outlets(session: Any) -> Iterable[_Mention]:
     query = (
         select(TaskOutletAssetReference.dag_id, AssetModel.uri)
         .join(AssetModel, AssetModel.id == TaskOutletAssetReference.asset_id)
         .limit(MOST_ROWS)
     )
     for dag_id, uri in session.execute(query):
-        if is_absolute(uri):
-            yield _plain(uri), dag_id, False
+        # The asset of a name in a catalog names no place.
+        if is_absolute(uri) and scheme_of(uri) != ASSET_SCHEME:
+            yield _Mention(_plain(uri), dag_id, is_certain=False)
 
 
 def _same_task(other: Any) -> Any:
@@ -150,18 +170,24 @@ def _same_task(other: Any) -> Any:
     )
 
 
-def _of_tasks(session: Any, places: Places) -> Iterable[tuple[str, str, bool]]:
+def _of_tasks(session: Any, places: Places) -> Iterable[_Mention]:
     fields = RenderedTaskInstanceFields
     query = (
-        select(fields.dag_id, fields.rendered_fields)
-        .join(TaskInstance, _same_task(fields))
-        .order_by(TaskInstance.start_date.desc())
-        .limit(MOST_ROWS)
+        select(fields).join(TaskInstance, _same_task(fields)).order_by(TaskInstance.start_date.desc()).limit(MOST_ROWS)
     )
-    for dag_id, rendered in session.execute(query):
-        uri = table_named(rendered, places)
+    looked_up: set[tuple[str, str]] = set()
+    for row in session.scalars(query):
+        rendered = row.rendered_fields
+        uri, name = table_named(rendered, places), _name_of(rendered) if isinstance(rendered, Mapping) else None
         if uri is not None:
-            yield uri, dag_id, True
+            yield _Mention(uri, row.dag_id)
+        elif name is not None and (row.dag_id, name) not in looked_up and len(looked_up) < _MOST_NAMES:
+            result = _result(session, row) or {}
+            found = str(result.get("table_uri") or "")
+            if is_absolute(found):
+                # One that has failed has no result; an earlier run may have one.
+                looked_up.add((row.dag_id, name))
+                yield _Mention(_plain(found), row.dag_id, name=_name_of(result) or name)
 
 
 def table_named(rendered: object, places: Places) -> str | None:

@@ -35,6 +35,8 @@ class KnownTable:
     """False if only an asset names it, which may be no table."""
     place: str = ""
     """The URI by which it is opened, if that differs."""
+    names: tuple[str, ...] = ()
+    """Its names in catalogs, by which tasks have found it."""
 
     @property
     def key(self) -> tuple[str, str | None]:

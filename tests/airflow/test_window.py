@@ -119,6 +119,33 @@ def test_a_task_tab_shows_the_race_that_its_task_won(server: Any, viewer: dict[s
     assert (other["line"]["version"], other["meeting"]["how"], other["meeting"]["redone_files"]) == (2, "redone", 1)
 
 
+def test_a_table_that_a_task_found_by_its_name_is_shown_with_the_name(
+    server: Any, viewer: dict[str, str], raced: Any
+) -> None:
+    """The rendered fields hold the name, and the result of the task both."""
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+    from airflow.utils.session import create_session
+
+    from airflow_txlog.window.known_tables import known_tables
+
+    table, run_id = raced
+    asked = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget"}
+    with create_session() as session:
+        row = session.query(Rendered).filter_by(**asked).one()
+        before = dict(row.rendered_fields)
+        row.rendered_fields = {**before, "table_uri": None, "table": "crm.users"}
+    try:
+        known = known_tables()[path_of(table)]
+        assert (known.names, known.is_certain) == (("crm.users",), True)
+        shown = server.get(f"/txlog/{link('table', uri=path_of(table))}", headers=viewer).text
+        assert "crm.users" in shown
+        assert "crm.users" in server.get("/txlog/", headers=viewer).text
+    finally:
+        with create_session() as session:
+            session.query(Rendered).filter_by(**asked).one().rendered_fields = before
+    assert not [uri for uri in known_tables() if uri.startswith("txlog:")]
+
+
 def test_the_tab_of_a_running_task_shows_what_its_job_reports(
     server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
