@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_txlog import errors, operators
+from airflow_txlog.cli.definition import get_cli_commands
 from tests.helpers.paths import ROOT
 
 ROW = re.compile(r"^\| `(airflow_txlog[\w.]*)` \| (.+) \|$", re.MULTILINE)
@@ -110,3 +111,10 @@ def test_every_place_and_command_that_a_page_for_contributors_names_is_there(pag
     assert set(re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z-]+)", text)) <= set(targets)
     modules = re.findall(r"python -m (tests[\w.]*)", text)
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+
+
+def test_the_readme_names_every_command_of_the_command_line() -> None:
+    (group,) = get_cli_commands()
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text)) | set(re.findall(r"`airflow txlog (\w+)", text))
+    assert {each.name for each in group.subcommands} - named == set()

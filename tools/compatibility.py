@@ -50,8 +50,8 @@ class Combination:
 
 # Later releases of it reject requests of Airflow's own client.
 OLD = ("fastapi<0.117",)
-# Later releases of it reject a model of Airflow's own API. Airflow 3.3 has this bound itself.
-BEFORE_3_3 = ("fastapi<0.137",)
+# Later releases of them break the API that runs a task of that Airflow. Airflow 3.3 has the first bound itself.
+BEFORE_3_3 = ("fastapi<0.137", "starlette<1.1", "cadwyn<7", "svcs<26")
 # The lower bounds of pyproject.toml; a test compares them.
 OLDEST = (
     "apache-airflow-providers-common-compat==1.22.0",

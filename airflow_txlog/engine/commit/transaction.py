@@ -256,9 +256,11 @@ class Transaction:
         self._metadata = with_marks(self.metadata, marks)
 
     def set_protocol(self, protocol: Protocol) -> None:
+        """Set the table's protocol, from this commit on."""
         self._protocol = protocol
 
     def set_domain(self, domain: str, configuration: str, *, removed: bool = False) -> None:
+        """Record a domain's metadata, or its removal. A concurrent commit that writes the same domain conflicts."""
         self._domains.append(DomainMetadata(domain=domain, configuration=configuration, removed=removed))
 
     def keep_row_ids(self) -> None:

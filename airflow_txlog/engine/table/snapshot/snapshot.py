@@ -77,6 +77,7 @@ class Snapshot:
 
     @property
     def uri(self) -> str:
+        """The canonical URI of the table, without a trailing slash."""
         return self.store.root
 
     def path_to_read(self, wire_path: str) -> str:
@@ -87,11 +88,15 @@ class Snapshot:
 
     @property
     def version(self) -> int:
+        """The number of this version, 0 for the first."""
         return self.state.version
 
     @cached_property
     def timestamp_ms(self) -> int:
-        """Milliseconds since the epoch, 0 if the log no longer shows it. May list the log: see `commit_times`."""
+        """The time of the commit in milliseconds since the epoch, 0 if the log no longer shows it.
+
+        May list the log: see `commit_times`.
+        """
         if self.state.in_commit_ms is not None:
             return self.state.in_commit_ms
         if self.commit_file is None:
@@ -102,14 +107,17 @@ class Snapshot:
 
     @property
     def protocol(self) -> Protocol:
+        """The protocol of this version."""
         return self.state.protocol
 
     @property
     def metadata(self) -> Metadata:
+        """The metadata of this version."""
         return self.state.metadata
 
     @property
     def partition_columns(self) -> list[str]:
+        """The names of the partition columns, in their order."""
         return list(self.metadata.partition_columns)
 
     @property
@@ -119,6 +127,7 @@ class Snapshot:
 
     @cached_property
     def table_properties(self) -> TableProperties:
+        """The properties that this engine knows, typed. An invalid one raises InvalidProperty when it is read."""
         return TableProperties(self.metadata.configuration, self.uri)
 
     @cached_property
@@ -138,6 +147,7 @@ class Snapshot:
 
     @property
     def num_files(self) -> int:
+        """The number of live files."""
         return self.state.files.count
 
     @cached_property
