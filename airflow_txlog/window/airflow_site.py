@@ -13,21 +13,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import shown
 from airflow_txlog.window import guard, known_tables
-from airflow_txlog.window.answers import Answers
+from airflow_txlog.window.answers import AnswerLimits, Answers, TooBusy, TooLate
 from airflow_txlog.window.app import Ask, Shown, Window, problem_of, store_of
 from airflow_txlog.window.facts.one_commit import OneCommit, commit_facts
+from airflow_txlog.window.facts.version_lines import clipped
 from airflow_txlog.window.known_tables import TaskRow
 from airflow_txlog.window.site import KnownTable, Refused, View
 
 log = logging.getLogger(__name__)
 
 _DATABASE = "airflow"
+# The most of one store is that of the database, too, which answers all users.
+_LIMITS = AnswerLimits(running=12, running_per_store=6, kept=2_000)
 _BASE_FRESH_S = 300.0
 _BASE_WAIT_S = 1.0
 _MOST_VIEWS = 200
@@ -35,7 +39,10 @@ _KNOWN_FRESH_S = 10.0
 _VIEW_FRESH_S = 5.0
 _ASKED_FRESH_S = 1.0
 _RUNNING = frozenset({"running", "deferred", "queued", "scheduled", "restarting", "up_for_retry", "up_for_reschedule"})
+# A job works in these. The record of a worker that was killed stays when the task waits for its next try.
+_WORKING = frozenset({"running", "deferred"})
 _REFRESH_S = 5
+_SILENT_MS = 90_000
 _MOST_COMMITS = 20
 _NO_TASK = "No such task is known here, or you may not see it."
 
@@ -54,6 +61,8 @@ class Doing:
     attempt: int
     conflicts: int
     at_ms: int | None
+    is_silent: bool
+    """Whether the last report is older than any pause of a job that works: it waits, or it was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +103,7 @@ class AirflowSite:
     is_airflow = True
 
     def __init__(self) -> None:
-        self._answers = Answers()
+        self._answers = Answers(_LIMITS)
         self._listing: set[Hashable] = set()
         self._views: dict[str, tuple[tuple[Any, ...], View]] = {}
 
@@ -127,9 +136,7 @@ class AirflowSite:
         below: list[KnownTable],
     ) -> View:
         tables = {
-            uri: replace(each, dag_ids=tuple(dag_id for dag_id in each.dag_ids if dag_id in permitted))
-            for uri, each in known.items()
-            if not permitted.isdisjoint(each.dag_ids)
+            uri: _of_these(each, permitted) for uri, each in known.items() if not permitted.isdisjoint(each.dag_ids)
         }
         for each in below:
             tables.setdefault(each.uri, each)
@@ -138,12 +145,11 @@ class AirflowSite:
 
     async def _in_base_folders(self, user: Any, name: str) -> list[KnownTable]:
         """Return the tables in the base folders of the connections that the user may read, as far as they are known."""
-        found: list[KnownTable] = []
-        for conn_id, base in (await self.asked("bases", known_tables.base_folders, _KNOWN_FRESH_S)).items():
-            may_see = partial(guard.may_see_connection, user, conn_id)
-            if await self.asked(("connection", name, conn_id), may_see, _VIEW_FRESH_S):
-                found += await self._below(conn_id, base)
-        return found
+        bases: Mapping[str, str] = await self.asked("bases", known_tables.base_folders, _KNOWN_FRESH_S)
+        may_see = partial(guard.visible_connections, user, tuple(bases))
+        visible = await self.asked(("connections", name, tuple(bases)), may_see, _VIEW_FRESH_S)
+        below = await asyncio.gather(*(self._below(conn_id, bases[conn_id]) for conn_id in visible))
+        return [each for tables in below for each in tables]
 
     async def _below(self, conn_id: str, base: str) -> list[KnownTable]:
         """Return the tables in a base folder; without a quick answer of its store, the last known ones."""
@@ -161,8 +167,16 @@ class AirflowSite:
         return list(self._answers.last(key) or ())
 
     async def asked(self, key: Any, ask: Callable[[], Any], fresh_s: float) -> Any:
-        """Return an answer of Airflow's database."""
-        return await self._answers.get(key, _DATABASE, ask, fresh_s)
+        """Return an answer of Airflow's database. Raises Refused (503, 504) without one."""
+        try:
+            return await self._answers.get(key, _DATABASE, ask, fresh_s)
+        except TooLate as late:
+            raise Refused(504, f"Airflow's database has not answered for {late.waited_s:.0f} seconds.") from None
+        except TooBusy:
+            raise Refused(503, "Airflow's database is busy. Try again in a few seconds.") from None
+        except SQLAlchemyError as error:
+            message = f"Airflow's database did not answer as expected ({type(error).__name__})."
+            raise Refused(503, f"{message} The log of the server says more.") from None
 
     def open(self, known: KnownTable) -> Table:
         """Return the table, opened by the connection whose base folder it lies in, or by this process's identity."""
@@ -215,14 +229,22 @@ async def _tasks(
         lambda: known_tables.tasks_of_run(dag_id, run_id, task_id, map_index),
         _ASKED_FRESH_S,
     )
-    found = [await _task(window, ask, row, with_commit=number < _MOST_COMMITS) for number, row in enumerate(rows)]
+    running = [row for row in rows if row.state in _WORKING]
+    key = ("progress", dag_id, run_id, task_id, map_index)
+    progress = await site.asked(key, lambda: known_tables.progress_of(running), _ASKED_FRESH_S) if running else {}
+    found = await asyncio.gather(
+        *(
+            _task(window, ask, row, progress.get(row.key), with_commit=number < _MOST_COMMITS)
+            for number, row in enumerate(rows)
+        )
+    )
     facts = TasksPage(dag_id=dag_id, run_id=run_id, task_id=task_id, tasks=tuple(found))
     return Shown(template="tasks.html", facts=facts, values={"refresh": _REFRESH_S if facts.is_running else 0})
 
 
-async def _task(window: Window, ask: Ask, row: TaskRow, *, with_commit: bool) -> TaskFacts:
-    site = window.site
-    assert isinstance(site, AirflowSite)
+async def _task(
+    window: Window, ask: Ask, row: TaskRow, progress: Mapping[str, Any] | None, *, with_commit: bool
+) -> TaskFacts:
     uri = None if row.table_uri is None else shown(row.table_uri)
     known = ask.view.tables.get(uri or "")
     result = row.result or {}
@@ -238,43 +260,55 @@ async def _task(window: Window, ask: Ask, row: TaskRow, *, with_commit: bool) ->
             raise
         except Exception as error:
             problem = problem_of(error)[1]
-    doing = None
-    if row.state in _RUNNING:
-        key = ("progress", row.dag_id, row.run_id, row.task_id, row.map_index)
-        doing = _doing(await site.asked(key, lambda: known_tables.progress_of(row), _ASKED_FRESH_S))
-    seconds = result.get("seconds")
     return TaskFacts(
         row=replace(row, result=None, table_uri=uri),
         uri=None if known is None else known.uri,
-        status=str(result.get("status") or ""),
+        status=clipped(str(result.get("status") or ""), 100),
         read_version=_number(result.get("read_version")),
         version=version,
-        seconds=seconds if isinstance(seconds, int | float) else None,
-        doing=doing,
+        seconds=_seconds(result.get("seconds")),
+        doing=_doing(progress, ask.now_ms),
         commit=commit,
         problem=problem,
     )
 
 
+def _of_these(known: KnownTable, permitted: frozenset[str]) -> KnownTable:
+    """Return a table with those of its DAGs that the user may read. Most users share most of the records."""
+    if permitted.issuperset(known.dag_ids):
+        return known
+    return replace(known, dag_ids=tuple(dag_id for dag_id in known.dag_ids if dag_id in permitted))
+
+
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return a whole number of a result or of a state, which any task can write; None for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < 10**18 else None
 
 
-def _doing(progress: Mapping[str, Any] | None) -> Doing | None:
+def _seconds(value: object) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < 10**12 else None
+
+
+def _doing(progress: Mapping[str, Any] | None, now_ms: int) -> Doing | None:
     """Return the progress that a job reports; None for a form that is not ours."""
     if progress is None or not isinstance(progress.get("step"), str):
         return None
     counts = {name: _number(progress.get(name)) for name in ("done", "total", "attempt", "conflicts")}
-    seconds = progress.get("seconds")
+    at_ms = _number(progress.get("at_ms"))
     return Doing(
-        step=progress["step"],
+        step=clipped(progress["step"], 100),
         done=counts["done"] or 0,
         total=counts["total"] or 0,
         unit="tasks" if progress.get("unit") == "tasks" else "files",
-        seconds=seconds if isinstance(seconds, int | float) else 0.0,
+        seconds=_seconds(progress.get("seconds")) or 0.0,
         bytes_per_s=_number(progress.get("bytes_per_s")),
         remaining_s=_number(progress.get("remaining_s")),
         attempt=counts["attempt"] or 1,
         conflicts=counts["conflicts"] or 0,
-        at_ms=_number(progress.get("at_ms")),
+        at_ms=at_ms,
+        is_silent=at_ms is not None and now_ms - at_ms > _SILENT_MS,
     )

@@ -24,12 +24,12 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import TableNotFound, TxlogError, VersionNotFound
 from airflow_txlog.locations import scheme_of, split
 from airflow_txlog.window import markup
-from airflow_txlog.window.answers import USUAL_LIMITS, AnswerLimits, Answers, TooBusy, TooLate
-from airflow_txlog.window.facts.one_commit import commit_facts
+from airflow_txlog.window.answers import USUAL_LIMITS, AnswerLimits, Answers, NotYet, TooBusy, TooLate
+from airflow_txlog.window.facts.one_commit import OneCommit, commit_facts
 from airflow_txlog.window.facts.overview import TableFacts, table_facts
 from airflow_txlog.window.facts.summary import TableSummary, table_summary
 from airflow_txlog.window.facts.timeline import PAGE, WIDE
-from airflow_txlog.window.facts.version_lines import KeptLines
+from airflow_txlog.window.facts.version_lines import KeptLines, clipped
 from airflow_txlog.window.site import KnownTable, Refused, Site, View
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,8 @@ _LIST_S = 3.0
 _SUMMARY_FRESH_S = 30.0
 _UNCHANGED_S = 30.0
 _AGES_S = 15
-_MOST_RENDERED = 100
+_MOST_RENDERED, _MOST_RENDERED_BYTES = 100, 16 * 2**20
+_MOST_MESSAGE = 1_500
 _MOST_OPEN, _MOST_OPEN_FILES = 32, 1_000_000
 _NOT_FOUND = "There is no such page, or you may not see it."
 _NO_TABLE = "No such table is known here, or you may not see it."
@@ -130,11 +131,12 @@ class Window:
     ) -> None:
         self.site = site
         self.pages: dict[str, Page] = {"": tables_page, "table": table_page, "commit": commit_page, **(pages or {})}
-        self.answers = Answers(limits, clock)
+        self.answers = Answers(limits, clock, chars_in_facts)
         self.clock = clock
         self.kept = KeptLines()
         self._tables = OpenTables()
         self._rendered: OrderedDict[Hashable, tuple[Any, bytes]] = OrderedDict()
+        self._rendered_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -159,7 +161,11 @@ class Window:
             view = await self.site.view(user)
             ask = Ask(query=dict(request.query_params), view=view, now_ms=self.clock.now_ms())
             shown = await page(self, ask)
-            content = markup.to_json(shown.facts) if as_json else self._html(shown, ask.now_ms)
+            # Large pages take a while, and other requests of this process wait for the event loop.
+            if as_json:
+                content = await asyncio.to_thread(markup.to_json, shown.facts)
+            else:
+                content = await self._html(shown, ask.now_ms)
             status = shown.status
         except Exception as error:
             status, message = problem_of(error)
@@ -180,7 +186,7 @@ class Window:
             headers["Retry-After"] = "5"
         return Response(b"" if request.method == "HEAD" else content, status, headers, kind)
 
-    def _html(self, shown: Shown, now_ms: int) -> bytes:
+    async def _html(self, shown: Shown, now_ms: int) -> bytes:
         values = {
             "facts": shown.facts,
             "now_ms": now_ms,
@@ -189,15 +195,17 @@ class Window:
             **shown.values,
         }
         if shown.key is None:
-            return markup.render(shown.template, **values)
+            return await asyncio.to_thread(markup.render, shown.template, **values)
         key = (shown.key, now_ms // (1000 * _AGES_S))
         known = self._rendered.get(key)
         if known is not None and known[0] is shown.facts:
             return known[1]
-        content = markup.render(shown.template, **values)
+        content = await asyncio.to_thread(markup.render, shown.template, **values)
+        before = self._rendered.pop(key, None)
+        self._rendered_bytes += len(content) - (0 if before is None else len(before[1]))
         self._rendered[key] = (shown.facts, content)
-        while len(self._rendered) > _MOST_RENDERED:
-            self._rendered.popitem(last=False)
+        while len(self._rendered) > _MOST_RENDERED or self._rendered_bytes > _MOST_RENDERED_BYTES:
+            self._rendered_bytes -= len(self._rendered.popitem(last=False)[1][1])
         return content
 
     # --- facts, computed on threads ---------------------------------------------------------------------------------
@@ -235,9 +243,18 @@ class Window:
                 return before_now
             return table_facts(table, self.kept, before=before, chart=chart, now_ms=now_ms)
 
-        what = ("table", before, chart)
+        what = _table_key(before, chart)
         facts: TableFacts = await self.of_table(known, what, compute)
         return facts
+
+    def last_table(self, known: KnownTable, before: int | None, chart: int) -> TableFacts | None:
+        """Return the facts of a page of a table as they were read last; None if they are not known any more."""
+        found = self.answers.last((known.key, _table_key(before, chart)))
+        return found if isinstance(found, TableFacts) else None
+
+
+def _table_key(before: int | None, chart: int) -> Hashable:
+    return "table", before, chart
 
 
 _STYLE = markup.style_sheet()
@@ -250,6 +267,11 @@ def files_in(facts: object) -> int:
     return facts.files or 0 if isinstance(facts, TableSummary) else 0
 
 
+def chars_in_facts(facts: object) -> int:
+    """Return about the memory that facts take; 0 for small ones."""
+    return facts.chars if isinstance(facts, TableFacts | OneCommit) else 0
+
+
 def store_of(uri: str) -> str:
     """Return the store of a table: the scheme and the bucket or host."""
     return f"{scheme_of(uri)}://{split(uri).authority}"
@@ -260,13 +282,19 @@ def page_path(scope: Scope) -> str:
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     if not path.startswith(root):
         root = root.removeprefix(str(scope.get("app_root_path", "")))
-    return path.removeprefix(root).strip("/")
+    # A slash at the end would lead the relative links astray.
+    return path.removeprefix(root).removeprefix("/")
 
 
 def problem_of(error: Exception) -> tuple[int, str]:
     """Return the status and the message of a request that failed."""
     if isinstance(error, Refused):
         return error.status, error.message
+    status, message = _problem(error)
+    return status, clipped(message, _MOST_MESSAGE)
+
+
+def _problem(error: Exception) -> tuple[int, str]:
     if isinstance(error, TooLate):
         return 504, f"{error} It is still being read: try again in a few seconds."
     if isinstance(error, TooBusy):
@@ -309,8 +337,8 @@ async def tables_page(window: Window, ask: Ask) -> Shown:
         if not task.done() or task.cancelled():
             is_waiting = True
         elif (error := task.exception()) is not None:
-            is_waiting = is_waiting or isinstance(error, TooLate | TooBusy)
-            row["problem"] = None if isinstance(error, TooBusy) else problem_of(_as_exception(error))[1]
+            is_waiting = is_waiting or isinstance(error, NotYet)
+            row["problem"] = None if isinstance(error, NotYet) else problem_of(_as_exception(error))[1]
         else:
             row["summary"] = task.result().for_user(ask.view.sees)
         if each.is_certain or row["problem"] is None:
@@ -345,10 +373,13 @@ async def table_page(window: Window, ask: Ask) -> Shown:
     status, note = 200, ""
     try:
         facts = await window.table(known, before, chart)
-    except TooLate as late:
-        if late.stale is None:
+    except (NotYet, OSError) as error:
+        stale = window.last_table(known, before, chart)
+        # Who may not read the table any more, or finds it gone, does not see what it was.
+        if stale is None or isinstance(error, PermissionError | FileNotFoundError):
             raise
-        facts, status, note = late.stale, 504, f"{late} You see the table as it was read before."
+        status, message = problem_of(error)
+        facts, note = stale, f"{message} You see the table as it was read before."
     hidden = frozenset(
         each.by.dag_id for each in facts.timeline.lines if each.by.dag_id and not ask.view.sees(each.by.dag_id)
     )

@@ -5,6 +5,7 @@ The invariant: without an answer of the auth manager nothing is shown. Any error
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -52,8 +53,12 @@ def may_see(user: Any, dag_id: str, entity: DagAccessEntity) -> bool:
     return found
 
 
-def may_see_connection(user: Any, conn_id: str) -> bool:
-    """Return whether the user may read a connection, and so the names of the tables in its base folder."""
+def visible_connections(user: Any, conn_ids: Sequence[str]) -> list[str]:
+    """Return the connections that the user may read, and so the names of the tables in their base folders."""
+    return [conn_id for conn_id in conn_ids if _may_see_connection(user, conn_id)]
+
+
+def _may_see_connection(user: Any, conn_id: str) -> bool:
     team = Connection.get_team_name(conn_id) if hasattr(Connection, "get_team_name") else None
     details = ConnectionDetails(conn_id=conn_id) if team is None else ConnectionDetails(conn_id=conn_id, team_name=team)
     found: bool = get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)

@@ -9,7 +9,7 @@ table is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -215,6 +215,11 @@ class TaskRow:
     result: Mapping[str, Any] | None
     """The task's XCom, if it has succeeded and is of our form."""
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What makes it one task of its run."""
+        return self.task_id, self.map_index
+
 
 def tasks_of_run(dag_id: str, run_id: str, task_id: str | None = None, map_index: int | None = None) -> list[TaskRow]:
     """Return the tasks of ours of a run, or one of them, in the order in which they started. Asks the database."""
@@ -276,21 +281,30 @@ def _result(session: Any, task: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
 
-def progress_of(task: TaskRow) -> Mapping[str, Any] | None:
-    """Return the progress of a running task; None before its first report, and before Airflow 3.3."""
+def progress_of(tasks: Sequence[TaskRow]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """Return the progress of running tasks of one run, by key.
+
+    A task has none before its first report, and before Airflow 3.3.
+    """
     try:
         from airflow.models.task_state_store import TaskStateStoreModel as Stored
     except ImportError:
-        return None
-    query = select(Stored.value).where(
-        Stored.dag_id == task.dag_id,
-        Stored.run_id == task.run_id,
-        Stored.task_id == task.task_id,
-        Stored.map_index == task.map_index,
+        return {}
+    tries = {task.key: task.try_number for task in tasks}
+    query = select(Stored.task_id, Stored.map_index, Stored.value).where(
+        Stored.dag_id == tasks[0].dag_id,
+        Stored.run_id == tasks[0].run_id,
+        Stored.task_id.in_({task.task_id for task in tasks}),
         Stored.key == STATE_KEY,
     )
+    found = dict[tuple[str, int], Mapping[str, Any]]()
     with create_session() as session:
-        return _decoded(session.scalars(query).first(), task.try_number)
+        for task_id, map_index, value in session.execute(query):
+            key = (task_id, map_index)
+            progress = _decoded(value, tries[key]) if key in tries else None
+            if progress is not None:
+                found[key] = progress
+    return found
 
 
 def _decoded(text: Any, try_number: int) -> Mapping[str, Any] | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine import Table
 from airflow_txlog.window.markup import link
 from tests.helpers.paths import ROOT
@@ -162,14 +166,21 @@ def test_the_tab_of_a_running_task_shows_what_its_job_reports(
     _, run_id = raced
     named = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget"}
     progress = JobProgress(
-        step="rewrite", done=12, total=40, bytes_per_s=85 * 2**20, remaining_s=20, attempt=2, conflicts=1
+        step="rewrite",
+        done=12,
+        total=40,
+        bytes_per_s=85 * 2**20,
+        remaining_s=20,
+        attempt=2,
+        conflicts=1,
+        at_ms=SYSTEM_CLOCK.now_ms(),
     )
 
-    def shown(value: object) -> str:
+    def shown(value: object, state: str = "running") -> str:
         with create_session() as session:
             session.query(store.TaskStateStoreModel).filter_by(**named).delete()
             run = session.query(DagRun).filter_by(dag_id=named["dag_id"], run_id=run_id).one()
-            session.query(TaskInstance).filter_by(**named).update({"state": "running"})
+            session.query(TaskInstance).filter_by(**named).update({"state": state})
             row = {**named, "dag_run_id": run.id, "map_index": -1, "key": STATE_KEY, "value": json.dumps(value)}
             session.add(store.TaskStateStoreModel(**row))
         # The window keeps answers of the database for a second.
@@ -180,6 +191,13 @@ def test_the_tab_of_a_running_task_shows_what_its_job_reports(
         text = shown({"try_number": 1, "progress": progress.to_dict()})
         for part in ("12 of 40 files", "85.0 MiB/s", "about 20 s left", "Attempt 2: 1 conflict", 'data-refresh="5"'):
             assert part in text
+        # The record of a worker that was killed.
+        silent = replace(progress, at_ms=progress.at_ms - 600_000).to_dict()
+        text = shown({"try_number": 1, "progress": silent})
+        assert "12 of 40 files" in text
+        assert "has been silent since then" in text
+        assert "s left" not in text
+        assert "12 of 40" not in shown({"try_number": 1, "progress": silent}, "up_for_retry")
         for other in (
             {"try_number": 7, "progress": progress.to_dict()},
             {"try_number": 1, "progress": [SCRIPT]},
@@ -315,6 +333,55 @@ def test_an_error_of_the_auth_manager_shows_nothing(
     answer = server.get(f"/txlog/{link('table', uri=path_of(table))}", headers=viewer)
     assert answer.status_code == 500
     assert "98" not in answer.text.split("<main")[-1]
+
+
+def test_thirty_users_at_once_are_all_answered(server: Any, raced: Any) -> None:
+    """Each needs answers about their own permissions from Airflow's database."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    table, _ = raced
+    path = f"/txlog/{link('table', uri=path_of(table))}"
+    users = [SimpleAuthManagerUser(username=f"user_{number}", role="VIEWER") for number in range(30)]
+    tokens = [get_auth_manager().generate_jwt(user) for user in users]
+    with ThreadPoolExecutor(30) as pool:
+        asked = [pool.submit(server.get, path, headers={"Authorization": f"Bearer {each}"}) for each in tokens]
+        assert {each.result().status_code for each in asked} == {200}
+
+
+@pytest.mark.parametrize("failure", ["gone", "hangs"])
+def test_a_database_that_does_not_answer_is_named_and_shows_nothing(
+    server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    from airflow_txlog.window import airflow_site, known_tables
+    from airflow_txlog.window.airflow_site import AirflowSite
+    from airflow_txlog.window.answers import AnswerLimits, Answers
+
+    release = threading.Event()
+
+    def fails() -> None:
+        if failure == "hangs":
+            release.wait(60)
+        raise OperationalError("SELECT secret", {}, Exception("no route to host"))
+
+    table, _ = raced
+    monkeypatch.setattr(known_tables, "known_tables", fails)
+    monkeypatch.setattr(airflow_site, "_LIMITS", AnswerLimits(deadline_s=0.2))
+    window = airflow_site.airflow_window()
+    assert isinstance(window.site, AirflowSite)
+    assert isinstance(window.site._answers, Answers)
+    from airflow_txlog.window import plugin
+
+    monkeypatch.setattr(plugin, "_window", [window])
+    for path in ("", link("table", uri=path_of(table))):
+        answer = server.get(f"/txlog/{path}", headers=viewer)
+        assert answer.status_code == (503 if failure == "gone" else 504)
+        assert "Airflow's database" in answer.text.replace("&#39;", "'")
+        assert "secret" not in answer.text
+        assert answer.headers["retry-after"] == "5"
+    release.set()
 
 
 def test_every_process_imports_the_plugin_and_nothing_heavy_with_it() -> None:

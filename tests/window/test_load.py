@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import psutil
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidInput
 from airflow_txlog.window.answers import AnswerLimits, Answers, TooBusy, TooLate
 from airflow_txlog.window.app import Window
 from airflow_txlog.window.markup import link
@@ -159,6 +162,165 @@ def test_half_of_the_threads_stay_free_for_other_stores() -> None:
     release.set()
 
 
+def test_a_request_waits_for_its_turn() -> None:
+    """Twenty users at once, or fifty tables of a list, are no reason to refuse any."""
+    answers, at_once, most = Answers(AnswerLimits(running=3, running_per_store=2)), list[int](), list[int]()
+
+    def compute() -> int:
+        at_once.append(1)
+        most.append(len(at_once))
+        time.sleep(0.01)
+        at_once.pop()
+        return 7
+
+    async def run() -> list[int]:
+        return await asyncio.gather(*(answers.get(key, f"store {key % 4}", compute) for key in range(100)))
+
+    assert asyncio.run(run()) == [7] * 100
+    assert max(most) <= 3
+    assert not answers._waiting
+
+
+def test_two_stores_that_hang_do_not_keep_a_third_waiting_for_longer_than_the_deadline() -> None:
+    answers, release = Answers(QUICK), threading.Event()
+
+    async def run() -> None:
+        for number in range(4):
+            with pytest.raises(TooLate):
+                await answers.get(number, f"dead {number % 2}", lambda: release.wait(60))
+        started = time.monotonic()
+        assert await answers.get("x", "alive", lambda: 1) == 1
+        for store in ("dead 0", "dead 1"):
+            with pytest.raises(TooBusy):
+                await answers.get(f"another of {store}", store, lambda: 1)
+        assert time.monotonic() - started < QUICK.deadline_s
+
+    asyncio.run(run())
+    release.set()
+
+
+def test_the_threads_are_bounded_in_all() -> None:
+    limits = AnswerLimits(deadline_s=0.05, running=4, running_per_store=2, threads=6)
+    answers, release = Answers(limits), threading.Event()
+
+    async def run() -> None:
+        for number in range(6):
+            with pytest.raises(TooLate):
+                await answers.get(number, f"dead {number}", lambda: release.wait(60))
+        with pytest.raises(TooBusy):
+            await answers.get("x", "alive", lambda: 1)
+        release.set()
+        while answers._running:
+            await asyncio.sleep(0.01)
+        assert await answers.get("x", "alive", lambda: 1) == 1
+
+    asyncio.run(run())
+
+
+def test_a_hundred_tables_that_hang_leave_the_pages_of_others_as_they_are(orders: str) -> None:
+    dead = [f"{store}://dead-{number}/t" for number in range(50) for store in ("s3", "gs")]
+    site = Hanging([orders], dead)
+    window = Window(site, limits=AnswerLimits(deadline_s=0.3, fresh_s=0.0, running=4, running_per_store=2, threads=12))
+
+    async def run() -> None:
+        async with asking(window) as client:
+            assert (await client.get(of(orders))).status_code == 200
+            asked = [asyncio.create_task(client.get(of(uri))) for uri in dead]
+            await asyncio.sleep(0.05)
+            answer = await client.get(of(orders))
+            assert answer.status_code in (200, 503)
+            assert "Timeline" in answer.text
+            assert {each.status_code for each in await asyncio.gather(*asked)} <= {503, 504}
+            site.answers.set()
+
+    asyncio.run(run())
+
+
+class Panic(BaseException):
+    """As an extension module in Rust raises it."""
+
+
+def test_a_panic_ends_its_computation() -> None:
+    answers = Answers(AnswerLimits(fresh_s=0.0))
+
+    def panic() -> None:
+        raise Panic
+
+    async def run() -> None:
+        with pytest.raises(RuntimeError):
+            await answers.get("k", "s", panic)
+        assert await answers.get("k", "s", lambda: 1) == 1
+
+    asyncio.run(run())
+
+
+def test_a_kept_error_holds_nothing_that_was_read() -> None:
+    answers = Answers()
+
+    class Large:
+        pass
+
+    seen = list[weakref.ref[Large]]()
+
+    def fail() -> None:
+        large = Large()
+        seen.append(weakref.ref(large))
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise InvalidInput("outer") from error
+
+    async def run() -> None:
+        with pytest.raises(InvalidInput):
+            await answers.get("k", "s", fail)
+
+    asyncio.run(run())
+    gc.collect()
+    assert answers._kept["k"].error is not None
+    assert seen[0]() is None
+
+
+def test_kept_answers_are_bounded_by_their_size() -> None:
+    answers = Answers(AnswerLimits(kept_chars=1000), weigh=len)
+
+    async def run() -> None:
+        for number in range(50):
+            await answers.get(number, "s", lambda: "x" * 300)
+            assert answers._chars == sum(each.chars for each in answers._kept.values()) <= 1000
+        await answers.get("large", "s", lambda: "x" * 3000)
+        assert list(answers._kept) == ["large"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [(ConnectionError("reset"), True), (PermissionError("no"), False), (FileNotFoundError("t"), False)],
+)
+def test_a_table_whose_store_fails_is_shown_as_it_was_unless_it_is_gone_or_refused(
+    orders: str, error: OSError, is_shown: bool
+) -> None:
+    site = StandAlone([orders])
+    window = Window(site, limits=QUICK)
+
+    async def run() -> None:
+        async with asking(window) as client:
+            assert (await client.get(of(orders))).status_code == 200
+
+            def fail(*args: object) -> None:
+                raise error
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(site, "open", fail)
+                patch.setattr(Table, "latest_version", fail)
+                answer = await client.get(of(orders))
+            assert answer.status_code == 502
+            assert ("as it was read before" in answer.text) == is_shown
+            assert ("Timeline" in answer.text) == is_shown
+
+    asyncio.run(run())
+
+
 def test_kept_answers_and_pages_are_bounded(tmp_path: Path) -> None:
     uri = str(tmp_path / "orders")
     busy_table(uri, Hands(NOW_MS))
@@ -174,7 +336,6 @@ def test_kept_answers_and_pages_are_bounded(tmp_path: Path) -> None:
     assert len(window.answers._kept) <= 10
     assert len(window._rendered) <= 100
     assert not window.answers._running
-    assert not window.answers._per_store
 
 
 def test_a_million_files_are_not_listed_one_by_one(tmp_path: Path) -> None:

@@ -362,6 +362,12 @@ def test_only_tables_of_the_command_line_are_opened(orders: str, tmp_path: Path)
         assert given.get(f"/table?{urlencode({'uri': uri})}").status_code == 404
 
 
+def test_a_slash_at_the_end_is_another_page(orders: str) -> None:
+    """The relative links of the page would lead nowhere."""
+    for path in ("/table/", "/table/x", "/style.css/"):
+        assert client(orders).get(f"{path}?{urlencode({'uri': orders})}").status_code == 404
+
+
 @pytest.mark.parametrize("query", ["version=x", "version=-1", "version=1e9", "version=" + "9" * 40, "version=²", ""])
 def test_a_version_that_is_no_number_is_refused(orders: str, query: str) -> None:
     assert client(orders).get(f"/commit?{urlencode({'uri': orders})}&{query}").status_code == 400

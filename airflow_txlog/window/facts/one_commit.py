@@ -18,7 +18,7 @@ from airflow_txlog.errors import TxlogError, VersionNotFound
 from airflow_txlog.locations import shown
 from airflow_txlog.window.facts.overview import Sees, seen
 from airflow_txlog.window.facts.shape import SchemaChange, compared, shown_values
-from airflow_txlog.window.facts.version_lines import MOST_DECODED_BYTES, KeptLines, VersionLine, clipped
+from airflow_txlog.window.facts.version_lines import MOST_DECODED_BYTES, KeptLines, VersionLine, chars_of, clipped
 
 MOST_BETWEEN = 50
 MOST_SHOWN_PARTITIONS = 20
@@ -68,6 +68,11 @@ class OneCommit:
     """Staged files that the job used again after conflicts."""
     kept_bytes: int
     redone_files: int
+
+    @property
+    def chars(self) -> int:
+        """About the memory that it takes."""
+        return chars_of(self.line) + sum(chars_of(each.line) for each in self.between)
 
     def for_user(self, sees: Sees) -> OneCommit:
         """Return the facts without the names of DAGs that the user may not see."""
