@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.helpers import s3
+from tests.helpers import in_memory, s3
 from tests.helpers.depth import LONG
 from tests.helpers.java import JAVA_OPTIONS, PLAIN_QUERIES
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.helpers.metastore import Metastore
 
+# Before anything makes a temporary file: Airflow's home is one.
+in_memory.keep_temporary_files_in_memory()
 # Spark's Python workers must be the interpreter that runs the tests, or they miss pyarrow.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -39,16 +41,31 @@ REPORTED = "reported"
 DURATIONS_SHOWN = 16
 
 
+# What one worker runs all of: each starts something that takes seconds, delta-spark, a scheduler, a Hive Metastore with
+# moto. Parts of the names of their files.
+ONE_WORKER = {
+    "delta-spark": ("delta_spark",),
+    "scheduler": ("airflow/scheduled",),
+    "catalogs": (
+        "tests/catalogs/test_contract",
+        "tests/catalogs/test_failures",
+        "test_catalog_commands",
+        "test_example_dags",
+        "test_tables_by_name",
+        "test_restricted_settings",
+    ),
+}
+
+
 class ByFile(LoadScopeScheduling):
-    """One worker runs a whole file, so that what a module shares is made once; one worker all of delta-spark; and one
-    all that a scheduler runs.
+    """One worker runs a whole file, so that what a module shares is made once, and all files of one of ONE_WORKER.
 
     Not by marks of groups: with this release of pytest, xdist does not see them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((shared for shared in ("delta_spark", "airflow/scheduled") if shared in file), file)
+        return next((name for name, parts in ONE_WORKER.items() if any(part in file for part in parts)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -23,6 +23,8 @@ with DAG("conflict", schedule=None, default_args=DEFAULTS):
         **FORGET,
         runner=OvertakenRunner(delete_user(7)),
         conflict_deadline_s=0,
+        # The rule of every operator, which waits some seconds otherwise.
+        retry_policy=TxlogRetryPolicy(delay=timedelta(0)),
         outlets=[Asset("users", uri="file:///lake/users")],
     )
 
