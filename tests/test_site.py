@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from airflow_txlog import operators
+from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from tests.helpers.paths import ROOT
 from tools import parameters, site_hooks
 
@@ -35,7 +36,7 @@ def leaves(nav: Any) -> list[str]:
 def test_the_nav_names_every_page_once() -> None:
     outside = [path for path in site_hooks.outside_pages() if "/" not in path and path.endswith(".md")]
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
-    named = leaves(CONFIGURATION["nav"])
+    named = leaves(site_hooks.with_operators(CONFIGURATION["nav"]))
     expected = {*pages, *map(site_hooks.page_of, outside)}
     assert expected - set(named) == set(), "put these pages into the nav of mkdocs.yml"
     assert sorted(named) == sorted(expected)
@@ -57,14 +58,22 @@ def test_markdown_of_github_is_written_for_the_site() -> None:
     assert site_hooks.for_python_markdown(written) == shown
 
 
-def test_a_table_of_parameters_is_on_the_page_for_every_documented_class() -> None:
-    page = (ROOT / "docs" / "reference" / "parameters.md").read_text()
-    headed = re.findall(r"^### (\w+)\n\n<!-- parameters: (\w+) -->\n\n\[Source\]\((.*)\)$", page, re.MULTILINE)
-    assert [(name, name) for name, *_ in headed] == [(each.__name__,) * 2 for each in parameters.DOCUMENTED]
-    for each, (_, _, source) in zip(parameters.DOCUMENTED, headed, strict=True):
+def test_each_documented_class_has_its_table_on_one_page() -> None:
+    found = {
+        name: page
+        for page in (ROOT / "docs" / "operators").glob("*.md")
+        for name in site_hooks.MARKER.findall(page.read_text())
+    }
+    assert sorted(found) == sorted(each.__name__ for each in parameters.DOCUMENTED)
+    for each in parameters.DOCUMENTED:
+        page = found[each.__name__]
+        if each in parameters.SHARED:
+            assert page.stem == "shared"
+            continue
         defined = inspect.getsourcefile(each)
         assert defined is not None
-        assert (ROOT / "docs" / "reference" / source).resolve() == Path(defined), each.__name__
+        links = re.findall(r"^\[Source\]\((.*)\)$", page.read_text(), re.MULTILINE)
+        assert Path(defined) in [(page.parent / link).resolve() for link in links], each.__name__
 
 
 def test_every_operator_sensor_trigger_and_hook_of_the_package_is_documented() -> None:
@@ -76,6 +85,7 @@ def test_every_operator_sensor_trigger_and_hook_of_the_package_is_documented() -
     }
     bases = {
         *("RenderedOperator", "TemplatedOperator", "NamedTableOperator", "ManyJobsOperator"),
+        *(each.__name__ for each in parameters.INCLUDED),
         "RowWritingHook",
     }
     assert defined - bases == {each.__name__ for each in parameters.DOCUMENTED}
@@ -83,18 +93,21 @@ def test_every_operator_sensor_trigger_and_hook_of_the_package_is_documented() -
 
 @pytest.mark.parametrize("cls", parameters.DOCUMENTED, ids=lambda cls: cls.__name__)
 def test_the_tables_of_a_class_have_every_argument_of_its_constructors(cls: type) -> None:
-    """Also of the constructors that it inherits: its table links to theirs."""
-    listed = {each.name for base in (cls, *parameters.shared_bases(cls)) for each in parameters.parameters_of(base)}
+    listed = [each.name for each in (*parameters.own_parameters(cls), *parameters.shared_parameters(cls))]
+    assert len(listed) == len(set(listed))
+    owners = [cls] if cls in parameters.SHARED else cls.__mro__
     taken = {
         name
-        for owner in cls.__mro__
+        for owner in owners
         if owner.__module__.startswith("airflow_txlog.") and "__init__" in vars(owner)
         for name, found in inspect.signature(vars(owner)["__init__"]).parameters.items()
         if name != "self" and found.kind is not found.VAR_KEYWORD
     }
-    assert listed == taken
+    if issubclass(cls, ManyJobsOperator):
+        taken -= parameters.NOT_OF_MANY_JOBS
+    assert set(listed) == taken
     table = parameters.table_of(cls)
-    assert all(f"(#{base.__name__.lower()})" in table for base in parameters.shared_bases(cls))
+    assert [name for name in listed if f"\n| `{name}` |" not in table] == []
 
 
 @pytest.mark.parametrize("cls", parameters.DOCUMENTED, ids=lambda cls: cls.__name__)
@@ -115,6 +128,6 @@ def test_make_docs_has_no_warning() -> None:
         pytest.skip(f"MkDocs could not be installed: {ensured.stderr[-300:]}")
     done = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    shown = (ROOT / "build" / "site" / "reference" / "parameters" / "index.html").read_text()
+    shown = (ROOT / "build" / "site" / "operators" / "merge" / "index.html").read_text()
     assert "<code>conflict_deadline_s</code>" in shown
     assert "<!-- parameters" not in shown

@@ -23,20 +23,22 @@ from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.triggers.submitted_job import SubmittedJobTrigger
 from airflow_txlog.triggers.table_version import TableVersionTrigger
 
-BASES = [
+SHARED = [
     TxlogOperator,
     ExactlyOnceOperator,
     DataChangingOperator,
     LimitedOperator,
     CheckedOperator,
     SourceOperator,
-    StagedChangesOperator,
-    ErasureOperator,
 ]
-"""Their arguments are common to several operators, so each has a table of its own."""
+"""Many operators take their parameters. docs/operators/shared.md has a table of each."""
+INCLUDED = [StagedChangesOperator, ErasureOperator]
+"""Two or three operators take their parameters, and list them among their own."""
+NOT_OF_MANY_JOBS = {"table_uri", "table", "deferrable"}
+"""The parameters of `TxlogOperator` that an operator on several tables refuses."""
 OPERATORS = [each for each in (getattr(operators, name) for name in operators.__all__) if inspect.isclass(each)]
 OTHERS = [TableVersionSensor, TableVersionTrigger, SubmittedJobTrigger, TxlogHook, UnityCatalogHook]
-DOCUMENTED: list[type] = [*BASES, *OPERATORS, *OTHERS]
+DOCUMENTED: list[type] = [*SHARED, *OPERATORS, *OTHERS]
 TEMPLATED = re.compile(r"\s*\(templated\)\s*$")
 
 
@@ -55,11 +57,6 @@ def meanings_of(cls: type) -> dict[str, str]:
     text = inspect.cleandoc(cls.__doc__ or "")
     found = re.findall(r"^:param (\w+): (.*?)(?=^:param |^\S|^$|\Z)", text, re.DOTALL | re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in found}
-
-
-def shared_bases(cls: type) -> list[type]:
-    """Return the documented bases whose parameters a class takes too, the nearest first."""
-    return [base for base in cls.__mro__[1:] if base in BASES]
 
 
 def parameters_of(cls: type) -> Iterator[Parameter]:
@@ -81,27 +78,59 @@ def parameters_of(cls: type) -> Iterator[Parameter]:
         yield Parameter(name, str(found.annotation), default, is_templated, TEMPLATED.sub("", meaning))
 
 
+def own_parameters(cls: type) -> list[Parameter]:
+    """Return the parameters in the open table of a class: its own, then those of its `INCLUDED` bases."""
+    found = list(parameters_of(cls))
+    for base in cls.__mro__[1:]:
+        if base in INCLUDED:
+            found += [each for each in parameters_of(base) if each.name not in {known.name for known in found}]
+    return found
+
+
+def shared_parameters(cls: type) -> list[Parameter]:
+    """Return the further parameters of an operator, which it takes as others do, the nearest base first."""
+    if cls in SHARED:
+        return []
+    left_out = {each.name for each in own_parameters(cls)}
+    if issubclass(cls, ManyJobsOperator):
+        left_out |= NOT_OF_MANY_JOBS
+    bases = [base for base in cls.__mro__[1:] if base in SHARED]
+    return [each for base in bases for each in parameters_of(base) if each.name not in left_out]
+
+
 def cell(text: str) -> str:
-    """Return the text as it stands in a cell of a page in `docs/reference`; names of pages become links."""
-    linked = re.sub(r"docs/([\w-]+)\.md", lambda page: f"[{page[1].replace('-', ' ')}](../{page[1]}.md)", text)
+    """Return the text as it stands in a cell of a page in `docs/operators`; names of pages become links."""
+    linked = re.sub(r"docs/([\w/-]+)\.md", lambda page: f"[{page[1].replace('-', ' ')}](../{page[1]}.md)", text)
     return linked.replace("|", "\\|")
 
 
-def table_of(cls: type) -> str:
-    """Return the Markdown of a class's table, and below it links to the tables that apply too."""
+def rows_of(parameters: list[Parameter]) -> list[str]:
+    """Return the lines of a table of parameters, inside of the element that the style sheet knows."""
     rows = [
         f"| `{each.name}` | `{cell(each.type)}` | {'required' if each.default is None else f'`{cell(each.default)}`'} "
         f"| {'yes' if each.templated else ''} | {cell(each.meaning)} |"
-        for each in parameters_of(cls)
+        for each in parameters
     ]
     head = ["| parameter | type | default | templated | meaning |", "|---|---|---|---|---|"]
-    # The style sheet stacks the cells on a narrow screen.
-    lines = ['<div class="parameters" markdown>', "", *head, *rows, "", "</div>", ""] if rows else []
-    links = [f"[{base.__name__}](#{base.__name__.lower()})" for base in shared_bases(cls)]
-    if links and issubclass(cls, ManyJobsOperator):
-        links[-1] += " (except `table_uri` and `deferrable`)"
-    if links:
-        lines.append(f"{'Further' if rows else 'All'} parameters: {', '.join(links)}.")
+    return ['<div class="parameters" markdown>', "", *head, *rows, "", "</div>", ""]
+
+
+def table_of(cls: type) -> str:
+    """Return the Markdown of a class's table, and below it a closed one of the parameters that it shares."""
+    own, shared = own_parameters(cls), shared_parameters(cls)
+    lines = rows_of(own) if own else []
+    if shared:
+        count = f"{len(shared)} {'more ' if own else ''}parameters"
+        # A search finds their texts on the page of what operators share.
+        lines += [
+            '<details class="note" data-search-exclude markdown>',
+            f"<summary>{count} that it shares with other operators</summary>",
+            "",
+            *rows_of(shared),
+            "[What all operators share](shared.md#parameters) explains them.",
+            "",
+            "</details>",
+        ]
     return "\n".join(lines)
 
 

@@ -1,8 +1,9 @@
 """Build the documentation site (mkdocs.yml) from the Markdown that GitHub shows, without a second copy of any page.
 
-Three things differ between the two. The site cannot link to files outside of `docs/`, so each linked one becomes a page
-under `repository/`. Python-Markdown needs blank lines and deeper indents where GitHub does not. And the parameter
-tables are made from the constructors, at the marker `<!-- parameters: NAME -->` (tools/parameters.py).
+Four things differ between the two. The site cannot link to files outside of `docs/`, so each linked one becomes a page
+under `repository/`. Python-Markdown needs blank lines and deeper indents where GitHub does not. The parameter tables
+are made from the constructors, at the marker `<!-- parameters: NAME -->` (tools/parameters.py). The navigation through
+the operators is made from the tables of docs/operators.md.
 """
 
 from __future__ import annotations
@@ -126,6 +127,20 @@ def outside_pages() -> dict[str, str]:
     return found
 
 
+def operator_nav() -> list[Any]:
+    """Return the pages below "Operators", grouped and ordered as the tables of docs/operators.md."""
+    groups = re.split(r"^## (.*)\n", (ROOT / "docs" / "operators.md").read_text(), flags=re.MULTILINE)
+    nav: list[Any] = ["operators.md", "operators/shared.md"]
+    for name, text in zip(groups[1::2], groups[2::2], strict=True):
+        nav.append({name: re.findall(r"^\|.*\]\((operators/[\w-]+\.md)\) \|$", text, re.MULTILINE)})
+    return nav
+
+
+def with_operators(nav: list[Any]) -> list[Any]:
+    """Return the nav of mkdocs.yml with the pages of the operators."""
+    return [{"Operators": operator_nav()} if each == {"Operators": "operators.md"} else each for each in nav]
+
+
 @functools.cache
 def parameter_tables() -> dict[str, str]:
     """Return the table of each class by its name. The package's own environment makes them, because it has Airflow."""
@@ -142,6 +157,7 @@ def parameter_tables() -> dict[str, str]:
 
 def on_config(config: MkDocsConfig) -> None:
     urls: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    config.nav = with_operators(config.nav or [])
     config.repo_url = config.repo_url or urls.get("Repository") or urls.get("Source")
     if MERMAID.exists():
         config.extra_javascript.append("assets/mermaid.min.js")

@@ -52,7 +52,7 @@ class TxlogHook(NamedTablesHook, RowWritingHook):
     :param storage_conn_id: the connection of the cloud (type aws, google_cloud_platform, wasb or adls) whose
         credentials open the tables' store, instead of the one in the extra of `txlog_conn_id`. Without either, each
         process uses its own identity.
-    :param spark_conn_id: the connection of the cluster, for a runner that uses a cluster (docs/operators.md), instead
+    :param spark_conn_id: the connection of the cluster, for a runner that uses a cluster (docs/runners.md), instead
         of the one in the extra of `txlog_conn_id`.
     :param catalog_conn_id: the connection of a catalog (type aws, hive_metastore or txlog_unity), instead of the one in
         the extra of `txlog_conn_id`. A table may then be given by its name there, such as "sales.orders".

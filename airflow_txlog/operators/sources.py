@@ -23,7 +23,7 @@ def files(
     """Return the rows of files as Spark reads them: "parquet", "csv", "json" or "orc", with Spark's own options.
 
     `path` is absolute, or a URI: a file, a folder, a glob, or a list of them. Files in an object store need no jars;
-    docs/operators.md describes how each is read.
+    docs/operators/sources.md describes how each is read.
 
     `schema` is a DDL string such as "id BIGINT, day DATE". Without it, the schema is inferred as by Spark.
     """

@@ -201,7 +201,7 @@ def test_a_refused_function_is_named_and_so_is_what_to_do(gate: tuple[SqlGate, s
     with pytest.raises(UnsupportedPredicate) as caught:
         judge.value("upper(reflect('a', 'b'))", relation)
     assert caught.value.construct == "the function reflect()"
-    assert "docs/operators.md" in caught.value.message
+    assert "docs/operators/shared.md" in caught.value.message
 
 
 @pytest.mark.spark

@@ -128,8 +128,8 @@ _QUERIES = words("from select table values with")
 
 _OTHER_ROWS = "It reads what conflict checks cannot see: join it as a source."
 UNLISTED = (
-    "It may call only functions of Spark that compute a value from values of one row, as docs/operators.md lists them. "
-    "Compute anything else in the source's query."
+    "It may call only functions of Spark that compute a value from values of one row, as docs/operators/shared.md "
+    "lists them. Compute anything else in the source's query."
 )
 
 
