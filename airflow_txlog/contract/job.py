@@ -94,10 +94,10 @@ class JobSpec:
     because a conflict forbids that one. `strict_writers`: refuse a table whose last commits name
     an engine that would replace ours (docs/writers.md). `access`: how every process opens the stores of the job's
     tables. It refers to credentials and holds no secret. `unrestricted`: which texts are the DAG author's own: "query",
-    "options", "spark_conf" (docs/operators/shared.md). All others are restricted, here and in the job, to texts that
-    cannot load code. `saved_work_key` (64 hexadecimal digits): the key with which the tries of this work name and sign
-    their saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only
-    in it are equal, and it is not in the `repr`. `ledger_uri`: the ledger of erased subjects, for an operation that may bring
+    "options", "spark_conf" (docs/operators/shared.md). Others are restricted, here and in the job, to texts that cannot
+    load code. `saved_work_key` (64 hexadecimal digits): the key with which the tries of this work name and sign their
+    saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
+    are equal, and it is not in the `repr`. `ledger_uri`: the ledger of erased subjects, for an operation that may bring
     rows back; with `leaves_out_erased` it leaves their rows out, if it can, and is not refused. `ledger_keys`: the keys
     of its digests, the oldest first; they are secrets, as `saved_work_key` is.
 
