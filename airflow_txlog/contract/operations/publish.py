@@ -128,6 +128,7 @@ class OfSubjects(Operation, frozen=True, kw_only=True):
     """An operation on the subjects of an erasure, by a column of the table or a member of a struct.
 
     `keys`: those of one request. `requests`: those of several, by the ids of the requests, all by one column.
+    `statements`: texts of the author that the report shows, and that may name no subject.
     """
 
     needs_spark = True
@@ -136,6 +137,7 @@ class OfSubjects(Operation, frozen=True, kw_only=True):
     request_id: Text | None = None
     keys: AnyKeys | None = None
     requests: Annotated[dict[Text, AnyKeys], Meta(min_length=1, description="a non-empty mapping")] | None = None
+    statements: Names = ()
 
     def check(self) -> None:
         want("arguments.keys", (self.keys is None) != (self.requests is None), "given, or requests instead")

@@ -65,7 +65,7 @@ class Requests:
         """The requests of each value, by its canonical form."""
         found: dict[bytes, list[str]] = {}
         for request_id, forms in self.by_id.items():
-            for form in canonical_forms(forms.values):
+            for form in dict.fromkeys(canonical_forms(forms.key_values)):
                 assert form is not None
                 found.setdefault(form, []).append(request_id)
         return found

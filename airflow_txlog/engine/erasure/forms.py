@@ -9,17 +9,14 @@ Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, trun
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Self
 from unicodedata import normalize
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,12 +31,24 @@ from airflow_txlog.engine.erasure.plain import (
     plain_values,
     with_prefix,
 )
+from airflow_txlog.engine.erasure.spellings import (
+    WORDS,
+    as_pattern,
+    escaped,
+    identifier_of,
+    instants_in,
+    match_anywhere,
+    number_of,
+    spellings,
+    without_escapes,
+    without_surrogates,
+)
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DecimalType, Primitive, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import InvalidInput, UnknownColumn
+from airflow_txlog.errors import InvalidInput, UnknownColumn, UnsupportedFeature
 
 _SHORTEST_RARE = 5
 _SHORTEST_PACKED = 11
@@ -48,6 +57,7 @@ _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
 # The escapes of URLs and JSON that hide a value; a text may be escaped twice.
 _ESCAPES = r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\/"
 _ESCAPED_LEVELS = 2
+_CHAR = re.compile(r"(?<!var)char\((\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -62,12 +72,15 @@ class Forms:
     paths: Collection[str]
     field_id: int | None = None
     """The id of the column, by which files of a mapped table may name it."""
+    lengths: Collection[int] = ()
+    """The lengths of a CHAR column, to which writers pad its values with spaces."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any] | pa.ChunkedArray) -> Self:
         """Return the forms of values of a column, or of a member of a struct (`customer.email`), of a table.
 
-        Raises UnknownColumn; InvalidInput without values, and for one that the column cannot hold.
+        Raises UnknownColumn; UnsupportedFeature for a collation; InvalidInput without values, and for one that the
+        column cannot hold.
         """
         uri, names = snapshot.uri, snapshot.delta_schema.names
         found = snapshot.delta_schema.find_path((column,)) or snapshot.delta_schema.find_path(tuple(column.split(".")))
@@ -81,6 +94,14 @@ class Forms:
             raise InvalidInput(
                 f"{uri}: the column {column!r} is {found[-1].type}. Subjects are found by a column of single values. "
                 "Name such a column, or a member of the struct as `struct.member`."
+            )
+        if found[-1].is_collated:
+            raise UnsupportedFeature(
+                f"{uri}: the column {column!r} has a collation, so that different texts are equal. Subjects are "
+                "compared character by character. Nothing was searched. Name another column.",
+                table=uri,
+                feature="subjects by a column with a collation",
+                needed_to="find subjects",
             )
         kind = to_arrow(StructType(found[-1:])).field(0).type
         try:
@@ -101,7 +122,9 @@ class Forms:
                 "Leave it out."
             )
         logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
-        return cls(known, (logical, physical), found[-1].metadata.get(ID_KEY))
+        marks = " ".join(str(field.metadata.get(CHAR_VARCHAR_KEY, "")) for field in found)
+        lengths = frozenset(map(int, _CHAR.findall(marks)))
+        return cls(known, (logical, physical), found[-1].metadata.get(ID_KEY), lengths)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -111,9 +134,17 @@ class Forms:
     @cached_property
     def texts(self) -> frozenset[str]:
         """Every spelling of a value as a whole text."""
-        found = {text for value in self.values for text in _spellings(value)}
+        found = {text for value in self.values for text in spellings(value)}
+        if self.lengths:
+            plain = {text.rstrip(" ") or text for text in found}
+            found |= plain.union(*({text.ljust(length) for text in plain} for length in self.lengths))
         # Of one text with accents there are two forms, which look alike.
         return frozenset(found.union(*({normalize("NFC", text), normalize("NFD", text)} for text in found)))
+
+    @cached_property
+    def key_values(self) -> pa.Array:
+        """Every value of the key that counts as one of the values: those for which `are_values` is true."""
+        return self._of_type(self.values.type)
 
     @cached_property
     def are_numbers(self) -> bool:
@@ -155,7 +186,7 @@ class Forms:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
         names = "|".join(map(re.escape, sorted(self.names)))
         pattern = f"(?:^|[^0-9A-Za-z_])(?:{names})(?:$|[^0-9A-Za-z_])"
-        if not _match_anywhere(texts, "|".join(map(_as_pattern, self.names))):
+        if not match_anywhere(texts, "|".join(map(as_pattern, self.names))):
             return 0
         few = texts.filter(pc.match_substring_regex(texts, pattern, ignore_case=True))
         return sum(self.in_named_text(text, "") for text in few.drop_null().to_pylist())
@@ -183,7 +214,7 @@ class Forms:
             if isinstance(value, bytes):
                 found.add(value)
         for text in self.texts:
-            identifier = _identifier(text)
+            identifier = identifier_of(text)
             if identifier is not None:
                 found.add(identifier.bytes)
         return frozenset(found)
@@ -203,6 +234,8 @@ class Forms:
             return self._plain_bytes
         if not self.is_key(path):
             return self._plain_bytes if physical == "FIXED_LEN_BYTE_ARRAY" and not self.are_numbers else Plain()
+        if physical == "INT96" and pa.types.is_timestamp(self.values.type):
+            return Plain(frozenset(plain_values(self.values, column)))
         if physical == "INT96" or (physical == "FIXED_LEN_BYTE_ARRAY" and pa.types.is_floating(kind)):
             raise ValueError(f"the key is stored as {physical}, whose bytes are not compared here")
         return Plain(frozenset(plain_values(self._of_type(kind), column)))
@@ -226,36 +259,42 @@ class Forms:
 
     def holding(self, texts: Sequence[str]) -> list[bool]:
         """Return for each text whether it holds a value that no text holds by chance."""
-        found = self._numbers_of_holding(pa.array(texts, pa.large_string()))
+        try:
+            plain = pa.array(texts, pa.large_string())
+        except UnicodeEncodeError:
+            plain = pa.array(map(without_surrogates, texts), pa.large_string())
+        found = self._numbers_of_holding(plain)
         return [number in found for number in range(len(texts))]
 
     def _numbers_of_holding(self, texts: pa.Array, levels: int = _ESCAPED_LEVELS) -> set[int]:
         """Return the numbers of the texts that hold such a value, also by the escapes of JSON and URLs."""
         found = self._in_texts.holding(texts)
-        if levels and self._rare and _match_anywhere(texts, _ESCAPES):
-            escaped = pc.indices_nonzero(pc.match_substring_regex(texts, _ESCAPES))
-            few = texts.take(escaped)
+        if levels and self._rare and match_anywhere(texts, _ESCAPES):
+            places = pc.indices_nonzero(pc.match_substring_regex(texts, _ESCAPES))
+            few = texts.take(places)
             few = few.cast(pa.large_binary() if pa.types.is_large_string(few.type) else pa.binary()).to_pylist()
-            plain = pa.array([_without_escapes(text.decode(errors="replace")) for text in few], pa.large_string())
-            found |= {escaped[number].as_py() for number in self._numbers_of_holding(plain, levels - 1)}
+            plain = pa.array([without_escapes(text.decode(errors="replace")) for text in few], pa.large_string())
+            found |= {places[number].as_py() for number in self._numbers_of_holding(plain, levels - 1)}
         return found
 
     def in_named_text(self, text: str, key: str) -> bool:
         """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text."""
         # The groups of an identifier, such as a table's, are no numbers.
-        if not self._common or _identifier(text) is not None:
+        if not self._common or identifier_of(text) is not None:
             return False
-        words = set(_WORDS.findall(text))
+        if pa.types.is_timestamp(self.values.type):
+            text = " ".join((text, *instants_in(text)))
+        words = set(WORDS.findall(text))
         if key.lower() not in self.names and self.names.isdisjoint(word.lower() for word in words):
             return False
-        if self.are_numbers and not self._numbers.isdisjoint(map(_number, words | {text})):
+        if self.are_numbers and not self._numbers.isdisjoint(map(number_of, words | {text})):
             return True
         return not words.isdisjoint(self._common) or any(form in text for form in self._phrases)
 
     @cached_property
     def _numbers(self) -> frozenset[Decimal]:
         """The values that are numbers, which JSON spells with more or fewer zeros."""
-        return frozenset(number for number in map(_number, self.texts) if number is not None)
+        return frozenset(number for number in map(number_of, self.texts) if number is not None)
 
     @cached_property
     def _common(self) -> frozenset[str]:
@@ -267,12 +306,12 @@ class Forms:
     @cached_property
     def _phrases(self) -> list[str]:
         """The common texts that are no single word, such as dates."""
-        return sorted(text for text in self._common if not _WORDS.fullmatch(text))
+        return sorted(text for text in self._common if not WORDS.fullmatch(text))
 
     @cached_property
     def _rare(self) -> list[str]:
         plain = self.texts - self._common
-        return sorted(plain.union(*map(_escaped, plain)))
+        return sorted(plain.union(*map(escaped, plain)))
 
     def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
@@ -315,6 +354,7 @@ class Forms:
 
     def without_values(self, path: str) -> str:
         """Return a path with a mark for each segment that holds a value, or for all of them if they do together."""
+        path = without_surrogates(path)
         marked = "/".join(MARK if self._in_segment(segment) else segment for segment in path.split("/"))
         return MARK if any(self.holding([unquote(marked)])) else marked
 
@@ -332,99 +372,6 @@ _PARSED = frozenset(("minvalues", "maxvalues", "partitionvalues_parsed"))
 def is_of_statistics(path: str) -> bool:
     """Return whether a column of a checkpoint, or a member of JSON, is below statistics or partition values."""
     return not _PARSED.isdisjoint(path.lower().split("."))
-
-
-_WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)|\w+")
-
-
-def _spellings(value: pa.Scalar) -> Iterable[str]:
-    plain = value.as_py()
-    if isinstance(plain, bytes):
-        if len(plain) == 16:
-            yield str(uuid.UUID(bytes=plain))
-        try:
-            text = plain.decode()
-        except UnicodeDecodeError:
-            return
-        # An empty or tiny value would stand in every file.
-        if text:
-            yield text
-        return
-    text = plain if isinstance(plain, str) else str(value.cast(pa.string()).as_py())
-    if pa.types.is_timestamp(value.type):
-        # Writers differ in the parts of a second and in the zone's name.
-        yield from (f"{text[:10]}{between}{text[11:19]}" for between in "T ")
-    if text:
-        yield text
-    identifier = _identifier(text)
-    if identifier is not None:
-        yield from (spelled for each in (str(identifier), identifier.hex) for spelled in (each, each.upper()))
-
-
-def _escaped(text: str) -> Iterator[str]:
-    """Yield a text as JSON and URLs spell it."""
-    for is_ascii in (True, False):
-        spelled = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
-        yield spelled
-        yield re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda digits: digits[0].upper(), spelled)
-    for safe in ("", "/", "@"):
-        yield quote(text, safe=safe)
-        # A path in a text may be encoded once more.
-        yield quote(quote(text, safe=safe))
-    yield quote_plus(text)
-    yield from _in_base64(text.encode())
-
-
-_OF_JSON = re.compile(r"""\\u([0-9A-Fa-f]{4})|\\([/"\\])""")
-
-
-def _without_escapes(text: str) -> str:
-    """Return a text without one level of the escapes of JSON and URLs."""
-    plain = _OF_JSON.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
-    # A character beyond 16 bits is two escapes.
-    return unquote(plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-
-def _match_anywhere(texts: pa.Array, pattern: str) -> bool:
-    """Return whether a pattern matches in the bytes of all texts at once, as it does for few columns."""
-    data = texts.buffers()[-1] or pa.py_buffer(b"")
-    ends = pa.array([0, data.size], pa.int64()).buffers()[1]
-    whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data])
-    return bool(pc.match_substring_regex(whole, pattern, ignore_case=True)[0].as_py())
-
-
-def _in_base64(data: bytes) -> Iterator[str]:
-    """Yield the base 64 characters of bytes inside other bytes, at each of the three alignments."""
-    for before in range(3):
-        padded = bytes(before) + data
-        # The first and the last character depend on the bytes around them.
-        part = slice(-(-before * 8 // 6), len(padded) * 8 // 6)
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            found = encode(padded).decode()[part]
-            if len(found) >= _SHORTEST_PACKED:
-                yield found
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
-
-
-def _identifier(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text) if len(text) in (32, 36) else None
-    except ValueError:
-        return None
-
-
-def _as_pattern(text: str) -> str:
-    """Return a pattern that finds the text among bytes."""
-    return "".join(
-        chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\x{byte:02x}" for byte in text.encode()
-    )
 
 
 def _fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:

@@ -124,7 +124,7 @@ class Ledger:
         for request_id, forms in requests.items():
             have = self._requests_of(rows.get(request_id, ()))
             column, physical = tuple(forms.paths)[:2]
-            for form in canonical_forms(forms.values):
+            for form in dict.fromkeys(canonical_forms(forms.key_values)):
                 assert form is not None
                 if not any(self._signed(form, chain) in digests for chain, digests in have.items()):
                     found.append(

@@ -72,9 +72,14 @@ NoteGoing = Callable[[Sequence[Held]], object]
 def verify(snapshot: Snapshot, forms: Forms, note: Note = lambda target, found: None) -> Iterator[ObjectVerdict]:
     """Yield a verdict on every object below the table, and on each live file elsewhere, as a shallow clone has them.
 
-    Needs only the right to list and to read. A file elsewhere is not readable without `allow_absolute_paths`. `note`
-    gets each verdict on an object that was opened, or on the path of a folder, with that object, before it is yielded.
+    The names of the table's own folder and of those above it count too. Needs only the right to list and to read. A
+    file elsewhere is not readable without `allow_absolute_paths`. `note` gets each verdict on an object that was
+    opened, or on the path of a folder, with that object, before it is yielded.
     """
+    if forms.in_path(snapshot.uri):
+        found = _named("", forms, Trace("the name of the table's folder, or of one above it", "value"))
+        note(snapshot.uri, found)
+        yield found
     files = snapshot.files(columns=["path", "size"])
     paths = canonical_paths(files.column("path"), snapshot.uri).to_pylist()
     for path, size in zip(paths, files.column("size").to_pylist(), strict=True):
@@ -133,12 +138,15 @@ def _in_empty_folders(store: Store, forms: Forms, note: Note, files: Sequence[st
         above = {str(folder) for path in files for folder in PurePosixPath(path).parents}
         for path in named:
             if path not in above:
-                trace, shown = Trace("path", "value"), forms.without_values(path)
-                found = ObjectVerdict(
-                    path=shown, size_bytes=0, digest=None, method="name", verdict="found", traces=(trace,)
-                )
+                found = _named(path, forms, Trace("path", "value"))
                 note(path, found)
                 yield found
+
+
+def _named(path: str, forms: Forms, trace: Trace) -> ObjectVerdict:
+    """Return the verdict on a folder whose name holds a value."""
+    shown = forms.without_values(path)
+    return ObjectVerdict(path=shown, size_bytes=0, digest=None, method="name", verdict="found", traces=(trace,))
 
 
 def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:

@@ -20,6 +20,8 @@ _SHORTEST_PREFIX = 8
 """A shortened bound of fewer characters identifies no subject, unless it is more than half of the value."""
 _Form = TypeVar("_Form", str, bytes)
 _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
+_INT96 = struct.Struct("<qI")
+_JULIAN_1970, _DAY_US = 2_440_588, 86_400_000_000
 _INTEGER_BYTES = {"INT32": 4, "INT64": 8}
 
 
@@ -86,6 +88,8 @@ def _plain(value: pa.Scalar, column: Any) -> Iterator[bytes]:
         yield plain.encode() if isinstance(plain, str) else bytes(plain)
     elif physical in _FLOATS:
         yield _FLOATS[physical].pack(value.as_py())
+    elif physical == "INT96":
+        yield _int96(value)
     elif physical == "BOOLEAN":
         yield bytes([value.as_py()])
     else:
@@ -96,6 +100,12 @@ def _plain(value: pa.Scalar, column: Any) -> Iterator[bytes]:
                 else:
                     size = column.length if physical == "FIXED_LEN_BYTE_ARRAY" else (number.bit_length() + 8) // 8
                     yield number.to_bytes(size, "big", signed=True)
+
+
+def _int96(value: Any) -> bytes:
+    """Return a time as older writers store it: its nanoseconds of the day, and the Julian day."""
+    days, micros = divmod(int(value.cast(pa.timestamp("us", value.type.tz)).value), _DAY_US)
+    return _INT96.pack(micros * 1000, days + _JULIAN_1970)
 
 
 def _integers(value: Any) -> Iterator[int]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
 from airflow_txlog.errors import InvalidInput
@@ -48,7 +49,8 @@ class ErasureRecord:
 def lists_of(context: JobContext, report_uri: str) -> Store:
     """Return the folder of the lists. Raises InvalidInput if it is inside of the table."""
     lists, uri = open_store(report_uri, context.spec.access), context.table.uri
-    if f"{lists.root}/".startswith(f"{uri}/"):
+    # Also by a link: what is written there would be an object of the table.
+    if f"{DeltaTable(lists).place}/".startswith(f"{context.table.place}/"):
         raise InvalidInput(
             f"The folder of the report, {lists.root}, is inside of the table {uri}, and would change what is verified. "
             "Nothing was read. Name a folder outside of every table."

@@ -124,11 +124,13 @@ class _Erasure:
             self._context.log(f"{plural(count, 'subject')} recorded in the ledger of erasures")
 
     def _delete(self, snapshot: Snapshot, forms: Forms) -> Delete:
-        """Return the delete of the subjects' rows: by keys, or for a member of a struct by a condition."""
-        column, values = self._described.column, forms.values.to_pylist()
-        if snapshot.delta_schema.find(column) is not None:
+        """Return the delete of the subjects' rows: by keys, or for a member of a struct and CHAR by a condition."""
+        column, values = self._described.column, forms.key_values.to_pylist()
+        field = snapshot.delta_schema.find(column)
+        # A value of CHAR is stored padded: Spark compares it.
+        if field is not None and not field.is_char:
             return Delete(predicate=None, keys=KeyValues(column=column, values=encode_parameter(values, "keys")))
-        path = ".".join(quoted(part) for part in column.split("."))
+        path = quoted(column) if field is not None else ".".join(quoted(part) for part in column.split("."))
         given = {f"subject_{number}": encode_parameter(value, "subject") for number, value in enumerate(values)}
         return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
 

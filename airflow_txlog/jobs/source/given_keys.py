@@ -13,7 +13,7 @@ from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Requests
 from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
-from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
 
@@ -33,10 +33,22 @@ def given_keys(
 
 
 def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapshot) -> Requests:
-    """Return the subjects of each request of an erasure. Raises the errors of `given_keys` and of `Requests.of`."""
+    """Return the subjects of each request of an erasure.
+
+    Raises InvalidInput if the id of a request or a statement names a subject, because the report shows them; and the
+    errors of `given_keys` and of `Requests.of`.
+    """
     gate = SqlGate(context)
     given = {name: given_keys(context, gate, keys, snapshot)[0] for name, keys in described.by_request.items()}
-    return Requests.of(snapshot, described.column, given)
+    requests = Requests.of(snapshot, described.column, given)
+    shown = {"The id of a request": list(requests.by_id), "A text of declared or legal_hold": described.statements}
+    for what, texts in shown.items():
+        if any(requests.forms.holding(texts)):
+            raise InvalidInput(
+                f"{what} contains a subject. The report shows this text, and must show no subject. Nothing was read. "
+                "Write it without personal data."
+            )
+    return requests
 
 
 def key_source_column(described: KeySource, names: Sequence[str]) -> str:

@@ -155,13 +155,18 @@ class ErasureOperator(ManyJobsOperator):
         """Return the fields of a record that have the subjects, as values of a column."""
         if self.requests is None:
             keys = keys_of("subjects", column, self.subjects, self.source_column)
-            return {"keys": keys, "request_id": self.request_id}
+            return {"keys": keys, "request_id": self.request_id, "statements": self._statements}
         if not isinstance(self.requests, Mapping):
             raise InvalidJobSpec("requests is known when the task runs.", argument="requests")
         given = self.requests.items()
-        return {
-            "requests": {each: keys_of(f"requests.{each}", column, keys, self.source_column) for each, keys in given}
-        }
+        requests = {each: keys_of(f"requests.{each}", column, keys, self.source_column) for each, keys in given}
+        return {"requests": requests, "statements": self._statements}
+
+    @property
+    def _statements(self) -> list[str]:
+        """The author's texts that the report shows; none where a template is to give them."""
+        given = (each for each in (self.declared, self.legal_hold) if isinstance(each, Mapping))
+        return [text for each in given for text in each.values()]
 
     def check_ready(self) -> None:
         """Raise before hours of work: InvalidJobSpec for wrong arguments, and the errors of `signing_key`."""

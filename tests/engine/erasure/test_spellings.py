@@ -1,0 +1,119 @@
+"""Alone in showing that a value is found in each spelling that means it, also where a name or a time hides it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import UnsupportedFeature
+from tests.helpers.rows import append
+
+SUBJECT = "canary.person@example.org"
+BORN = dt.datetime(1999, 1, 2, 3, 4, 5, 123456, tzinfo=dt.UTC)
+TIMES = pa.schema([("at", pa.timestamp("us", "UTC"))])
+
+
+def table_of(folder: Path, schema: pa.Schema, *marks: tuple[str, object]) -> Table:
+    """Return a table whose first column has these marks in its metadata, as other writers set them."""
+    table = Table.create(folder, schema)
+    log = folder / commit_name(0)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            columns = json.loads(line["metaData"]["schemaString"])
+            columns["fields"][0]["metadata"] |= dict(marks)
+            line["metaData"]["schemaString"] = json.dumps(columns)
+    log.write_text("\n".join(map(json.dumps, lines)))
+    return Table.open(table.uri)
+
+
+def verdict_of(table: Table, column: str, value: object, path: str) -> str:
+    return next(each.verdict for each in table.find_traces(column, [value]) if each.path == path)
+
+
+def forms_of(snapshot: Snapshot, value: object) -> Forms:
+    return Forms.of(snapshot, snapshot.delta_schema.names[0], [value])
+
+
+def test_a_value_of_char_is_found_with_and_without_its_spaces(tmp_path: Path) -> None:
+    """Between two other values it is in no bound, and the search of the rows alone sees it."""
+    table = table_of(tmp_path / "t", pa.schema([("email", pa.string())]), ("__CHAR_VARCHAR_TYPE_STRING", "char(40)"))
+    others = ["a@example.org".ljust(40), "z@example.org".ljust(40)]
+    for spelled in (SUBJECT, SUBJECT.ljust(40)):
+        append(table, pa.table({"email": [others[0], spelled, others[1]]}))
+    for given in (SUBJECT, SUBJECT.ljust(40)):
+        found = [each for each in table.find_traces("email", [given]) if each.path.endswith(".parquet")]
+        assert [each.verdict for each in found] == ["found"] * 2
+        assert all(any(trace.place == "rows, column 'email'" for trace in each.traces) for each in found)
+        assert set(forms_of(table.snapshot(), given).key_values.to_pylist()) == {SUBJECT, SUBJECT.ljust(40)}
+
+
+def test_a_collation_makes_other_texts_equal_and_is_refused(tmp_path: Path) -> None:
+    mark = ("__COLLATIONS", {"email": "spark.UTF8_LCASE"})
+    table = table_of(tmp_path / "t", pa.schema([("email", pa.string())]), mark)
+    with pytest.raises(UnsupportedFeature) as raised:
+        forms_of(table.snapshot(), SUBJECT)
+    assert SUBJECT not in str(raised.value)
+
+
+@pytest.mark.parametrize("hours", [2, -5, 0])
+def test_statistics_in_the_time_zone_of_a_session_count(tmp_path: Path, hours: int) -> None:
+    table = Table.create(tmp_path / "t", TIMES)
+    zone = dt.timezone(dt.timedelta(hours=hours))
+    for number, moment in enumerate((BORN, BORN + dt.timedelta(seconds=1))):
+        stats = json.dumps({"minValues": {"at": moment.astimezone(zone).isoformat(timespec="milliseconds")}})
+        (tmp_path / "t" / f"{number}.json").write_text(json.dumps({"add": {"path": "p", "stats": stats}}))
+    assert verdict_of(table, "at", BORN, "0.json") == "statistic only"
+    assert verdict_of(table, "at", BORN, "1.json") == "absent"
+
+
+@pytest.mark.parametrize("with_dictionary", [True, False])
+def test_a_time_in_the_older_form_of_spark_is_compared(tmp_path: Path, *, with_dictionary: bool) -> None:
+    table = Table.create(tmp_path / "t", TIMES)
+    for name, moments in (("held", [BORN, BORN.replace(year=2020)]), ("clean", [BORN.replace(year=2021)])):
+        rows = pa.table({"at": pa.array(moments, TIMES.field(0).type)})
+        pq.write_table(
+            rows,
+            tmp_path / "t" / f"{name}.parquet",
+            use_deprecated_int96_timestamps=True,
+            use_dictionary=with_dictionary,
+        )
+    assert verdict_of(table, "at", BORN, "held.parquet") == "found"
+    assert verdict_of(table, "at", BORN, "clean.parquet") == "absent"
+    held = next(each for each in table.find_traces("at", [BORN]) if each.path == "held.parquet")
+    assert any(trace.place.startswith("dictionary") for trace in held.traces) == with_dictionary
+
+
+def test_the_name_of_a_file_that_is_no_text_hides_no_value_and_ends_no_search(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("email", pa.string())]))
+    for name in (b"caf\xe9.txt", b"caf\xe9-" + SUBJECT.encode() + b".txt"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "t") + b"/" + name)).write_bytes(b"x")
+    verdicts = [each for each in table.find_traces("email", [SUBJECT]) if not each.path.startswith("_delta_log/")]
+    assert sorted(each.verdict for each in verdicts) == ["absent", "found"]
+    for each in verdicts:
+        assert SUBJECT not in each.path
+        each.path.encode()
+
+
+def test_the_name_of_a_folder_above_the_table_is_a_trace(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / SUBJECT / "t", pa.schema([("email", pa.string())]))
+    (found,) = (each for each in table.find_traces("email", [SUBJECT]) if not each.passes)
+    assert (found.verdict, found.path) == ("found", "")
+
+
+def test_all_spellings_of_an_identifier_are_the_values_of_the_key(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.string())]))
+    given = uuid.UUID(int=0xC0FFEE << 64)
+    spelled = {str(given), str(given).upper(), given.hex, given.hex.upper()}
+    assert set(forms_of(table.snapshot(), str(given).upper()).key_values.to_pylist()) == spelled
