@@ -24,6 +24,7 @@ from tests.helpers.rows import append, make_table
 
 pytestmark = pytest.mark.airflow
 
+SPARK = pytest.mark.long("Spark compares padded values")
 IDENTIFIER = str(uuid.UUID(int=0xC0FFEE << 64 | 1))
 
 
@@ -69,7 +70,7 @@ def padded(folder: Path, *emails: str) -> Table:
     return table
 
 
-@pytest.mark.parametrize("spelling", ["accents", "identifier", "CHAR"])
+@pytest.mark.parametrize("spelling", ["accents", "identifier", pytest.param("CHAR", marks=SPARK)])
 def test_each_spelling_of_a_key_is_erased_and_kept_from_returning(lake: Path, spelling: str) -> None:
     others = ["a@example.org", "z@example.org"]
     if spelling == "CHAR":
