@@ -400,6 +400,7 @@ EXPORTED = [getattr(operators, name) for name in operators.__all__ if name[0].is
 OPERATORS: list[type[TxlogOperator]] = [each for each in EXPORTED if issubclass(each, TxlogOperator)]
 
 
+OF_ERASURE = ("keys", "request_id", "report_uri", "records", "statements")
 OF_HANDLE = ("id", "digest", "base_version", "app_id", "app_version")
 
 
@@ -414,8 +415,8 @@ def test_an_operator_takes_each_field_of_its_record_with_the_same_default(operat
             continue  # by on_schema_change
         if operator is DeltaRollbackOperator and field.name in ("since", "commit", "of_deployment"):
             continue  # of one of its jobs
-        if issubclass(operator, ErasureOperator) and field.name in ("keys", "request_id", "report_uri", "records"):
-            continue  # by tables, subjects and source_column; of every report; of the erasure before
+        if issubclass(operator, ErasureOperator) and field.name in OF_ERASURE:
+            continue  # by tables, subjects and source_column; of every report; of the erasure before; of declared
         given = parameters[field.name].default
         if not field.required:
             default = field.default if field.default_factory is msgspec.NODEFAULT else None

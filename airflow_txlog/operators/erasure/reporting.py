@@ -192,6 +192,8 @@ class ErasureOperator(ManyJobsOperator):
     def fields_of(self, argument: str) -> Collection[str]:
         if argument in ("keys", "requests"):
             return ("tables", "subjects", "requests", "source_column")
+        if argument == "statements":
+            return ("declared", "legal_hold")
         return (argument,)
 
     def _spec(self, table_uri: str, hook: TxlogHook | None = None) -> JobSpec:
