@@ -144,7 +144,7 @@ _TRACES = (
     _arg("--values", required=True, metavar="FILE", help="A file with one value on each line; -: standard input"),
 )
 _CHECK_REPORT = (
-    _arg("report", metavar="REPORT", help="The JSON document: a path, a URI, or with --conn-id a name"),
+    _arg("reports", nargs="+", metavar="REPORT", help="JSON documents: paths, URIs, or with --conn-id names"),
     _arg("--public-key", metavar="KEY", help="The controller's public key: 64 hexadecimal digits"),
     _arg("--signing-conn-id", metavar="ID", help="Instead of --public-key: the connection with the private key"),
 )
@@ -275,7 +275,7 @@ def _erasure() -> GroupCommand:
         subcommands=(
             ActionCommand(
                 name="verify",
-                help="Check that a report is signed and unchanged, and that every object in it passes",
+                help="Check that reports are signed and unchanged, and that every object in them passes",
                 func=_run("erasure verify"),
                 args=(*_CHECK_REPORT, _CONN_ID, _JSON),
             ),

@@ -99,7 +99,8 @@ class JobSpec:
     saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
     are equal, and it is not in the `repr`. `ledger_uri`: the ledger of erased subjects, for an operation that may bring
     rows back; with `leaves_out_erased` it leaves their rows out, if it can, and is not refused. `ledger_keys`: the keys
-    of its digests, the oldest first; they are secrets, as `saved_work_key` is.
+    of its digests, the oldest first; they are secrets, as `saved_work_key` is. So is `records_key` (64 hexadecimal
+    digits), with which the runs of an erasure sign the records of their work; null: they are not signed.
 
     Raises InvalidJobSpec, whose `argument` is the dotted name of the invalid field.
     """
@@ -122,6 +123,9 @@ class JobSpec:
     ledger_keys: Annotated[tuple[str, ...], Meta(description="a list")] = field(default=(), repr=False, compare=False)
     saved_work_key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")] | None = (
         field(default=None, repr=False, compare=False)
+    )
+    records_key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")] | None = field(
+        default=None, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
@@ -177,7 +181,7 @@ class JobSpec:
         return dataclasses.replace(self, **changes)
 
     def to_json(self, *, with_key: bool = False) -> str:
-        """Return one JSON object with every field except `saved_work_key` and `ledger_keys`.
+        """Return one JSON object with every field except the keys: `saved_work_key`, `ledger_keys`, `records_key`.
 
         `with_key`: include these too, only for a file that no other user can read and that does not outlive the job.
         """
@@ -187,7 +191,7 @@ class JobSpec:
         if self.application is not None:
             data["application"] = dataclasses.asdict(self.application)
         if not with_key:
-            del data["saved_work_key"], data["ledger_keys"]
+            del data["saved_work_key"], data["ledger_keys"], data["records_key"]
         return json.dumps(data, indent=1, sort_keys=True)
 
     @classmethod

@@ -20,6 +20,8 @@ from airflow_txlog.contract.job import ApplicationTransaction
 
 SECRET_VARIABLE = "txlog_saved_work_secret"
 _FEWEST_CHARACTERS = 32
+# No task has this one.
+_ERASURES = ApplicationTransaction(app_id="records of erasures", version=0)
 _MARK = b"airflow_txlog deployment 1"
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,14 @@ def saved_work_key(application: ApplicationTransaction) -> str | None:
     key = mac.hexdigest()
     mask_secret(key)
     return key
+
+
+def records_key() -> str | None:
+    """Return the key with which the erasures of this deployment sign the records of their work.
+
+    None, with a warning, without access to the secret.
+    """
+    return saved_work_key(_ERASURES)
 
 
 def deployment_mark() -> str | None:

@@ -253,6 +253,7 @@ class ClusterModeRunner(SubmitRunner):
                 "spark_conf": spec.spark_conf,
                 "saved_work_key": spec.saved_work_key,
                 "ledger_keys": list(spec.ledger_keys),
+                "records_key": spec.records_key,
             },
         )
         if spec.access.connections:

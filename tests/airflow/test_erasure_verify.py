@@ -55,8 +55,9 @@ def execute(tmp_path: Path, tables: Any, **arguments: Any) -> dict[str, Any]:
 
 def checked(report: str, public_key: str | None = None) -> dict[str, Any]:
     signing = None if public_key else "signer"
-    args = Namespace(report=report, public_key=public_key, signing_conn_id=signing, conn_id=None, as_json=True)
-    return dict(verify_report(args).document)
+    args = Namespace(reports=[report], public_key=public_key, signing_conn_id=signing, conn_id=None, as_json=True)
+    (found,) = verify_report(args).document["reports"]
+    return dict(found)
 
 
 def test_a_table_without_the_subject_has_a_complete_report_that_can_be_checked(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 Each appears whole, under a name that is made of its content, so a repeated try replaces nothing, and a changed file is
 noticed. A record keeps the steps of one run of the job, the objects that it wrote, and the lists of those that it
-deleted. A plan lists what is about to go, so that a kill loses no object from the report. The invariant: nothing here
-is written below the table, and nothing holds a value.
+deleted. A plan lists what is about to go, so that a kill loses no object from the report. The invariants: nothing here
+is written below the table, and nothing holds a value; and a record counts only if the key of the job has signed it, for
+its table and its kind.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import hmac
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,8 +71,8 @@ def entry_of(verdict: ObjectVerdict) -> dict[str, Any]:
 class ListWriter:
     """Writes lists; equal ones once, so that several reports name one file."""
 
-    def __init__(self, lists: Store) -> None:
-        self._lists = lists
+    def __init__(self, lists: Store, key: str | None = None) -> None:
+        self._lists, self._key = lists, key
         self._written: dict[str, dict[str, Any]] = {}
 
     def objects(self, entries: Iterable[Mapping[str, Any]], kind: str = "objects") -> dict[str, Any]:
@@ -86,8 +88,8 @@ class ListWriter:
 
     def record(self, table_uri: str, record: ErasureRecord, *, is_plan: bool = False) -> str:
         """Write a record of a table, or the plan of one; return its name."""
-        text = json.dumps(dataclasses.asdict(record), sort_keys=True)
-        return str(self._write(_kind_of(table_uri, is_plan=is_plan), "json", [text])["name"])
+        kind, text = _kind_of(table_uri, is_plan=is_plan), json.dumps(dataclasses.asdict(record), sort_keys=True)
+        return str(self._write(kind, "json", [text, _signature(self._key, kind, text)])["name"])
 
     def _write(self, kind: str, ending: str, lines: Sequence[str]) -> dict[str, Any]:
         data = gzip.compress("\n".join(lines).encode(), mtime=0)
@@ -130,8 +132,31 @@ def objects_in(
             yield from (json.loads(line) for line in gzip.decompress(data).splitlines())
 
 
+def _signature(key: str | None, kind: str, text: str) -> str:
+    """Return the signature of a record of this kind, which names its table: it counts for no other."""
+    return "" if key is None else hmac.new(bytes.fromhex(key), f"{kind}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def remove_plans(lists: Store, plans: Iterable[tuple[str, ErasureRecord]], say: Callable[[str], object]) -> None:
+    """Delete plans whose objects are in a record now, with their lists. A folder that forbids it keeps them."""
+    for name, plan in plans:
+        parts = {part["name"] for of_request in plan.deleted.values() for part in of_request}
+        try:
+            # The plan last: the next run finds it, and tries again.
+            for each in (*sorted(parts), name):
+                lists.delete(each)
+        except OSError as error:
+            say(f"{name} is no longer needed, and cannot be deleted ({type(error).__name__})")
+
+
 def earlier_records(
-    lists: Store, table_uri: str, requests: Iterable[str], say: Callable[[str], object], *, is_plan: bool = False
+    lists: Store,
+    table_uri: str,
+    requests: Iterable[str],
+    key: str | None,
+    say: Callable[[str], object],
+    *,
+    is_plan: bool = False,
 ) -> list[tuple[str, ErasureRecord]]:
     """Return the records, or the plans, of earlier runs on a table for one of the requests, each with its name."""
     prefix, wanted = f"{_kind_of(table_uri, is_plan=is_plan)}-", set(requests)
@@ -139,19 +164,22 @@ def earlier_records(
     infos = [info for info in lists.walk(lambda folder: None, prefix=prefix) if info.modified_ms >= oldest_ms]
     found = []
     for name in sorted(info.path for info in infos):
-        record = read_record(lists, name, say)
+        record = read_record(lists, name, key, say)
         if record is not None and not wanted.isdisjoint(record.requests):
             found.append((name, _with_whole_lists(lists, record, wanted, say)))
     return found
 
 
-def read_record(lists: Store, name: str, say: Callable[[str], object]) -> ErasureRecord | None:
-    """Return the record of this name; None if it is gone or was changed."""
+def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], object]) -> ErasureRecord | None:
+    """Return the record of this name; None if it is gone, was changed, or is not signed by the key. None: any is."""
     data = _whole(lists, name)
     # A file of another writer may have a name that fits its content.
     with suppress(TypeError, ValueError):
         if data is not None:
-            return ErasureRecord(**json.loads(gzip.decompress(data)))
+            text, _, signature = gzip.decompress(data).decode().partition("\n")
+            expected = _signature(key, name.rpartition("-")[0], text)
+            if key is None or hmac.compare_digest(signature.encode(), expected.encode()):
+                return ErasureRecord(**json.loads(text))
     say(f"{name} is not the record that an earlier run wrote, and is left out of the report")
     return None
 

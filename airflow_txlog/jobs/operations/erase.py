@@ -44,6 +44,7 @@ from airflow_txlog.jobs.files.erasure_lists import (
     object_of,
     objects_in,
     place_of,
+    remove_plans,
 )
 from airflow_txlog.jobs.operations.delete.job import delete
 from airflow_txlog.jobs.operations.optimize.job import optimize
@@ -70,6 +71,7 @@ class _Erasure:
         self._described = context.record(Erase)
         self._steps: list[dict[str, Any]] = []
         self._written: dict[str, int] = {}
+        self._plans: list[tuple[str, ErasureRecord]] = []
         # A verdict stays here as long as its id.
         self._holders: dict[int, tuple[ObjectVerdict, Holders]] = {}
 
@@ -142,7 +144,7 @@ class _Erasure:
                 # It is deleted for all of them: a request that only its statistics show may be left out.
                 self._holders[id(found)] = found, attribution.of(info, found, may_miss=True)
             if lists is not None:
-                self._write_record((each.verdict for each in going), ids, lists, is_plan=True)
+                self._plans.append(self._write_record((each.verdict for each in going), ids, lists, is_plan=True))
 
         removal = remove_traces(
             self._context.table,
@@ -153,6 +155,8 @@ class _Erasure:
             note=note,
         )
         files = {"deleted_files": removal.deleted_files, "deleted_log_files": removal.deleted_log_files}
+        if removal.num_tombstones:
+            files["num_tombstones"] = removal.num_tombstones
         self._step("remove", removal.version, **files)
         if removal.checkpoint is not None:
             store = self._context.store
@@ -214,10 +218,14 @@ class _Erasure:
         ]
         runs, deleted = [], {}
         if lists is not None:
-            uri, log = self._context.table.uri, self._context.log
-            found = earlier_records(lists, uri, ids, log)
-            lost = self._unlisted(lists, earlier_records(lists, uri, ids, log, is_plan=True), found, requests.forms)
+            uri, log, key = self._context.table.uri, self._context.log, self._context.spec.records_key
+            found = earlier_records(lists, uri, ids, key, log)
+            plans = earlier_records(lists, uri, ids, key, log, is_plan=True)
+            lost = self._unlisted(lists, plans, found, requests.forms)
             found.append(self._write_record(removal.gone, ids, lists, lost))
+            if lost is not None:
+                listed = (each for each in plans if set(ids).issuperset(each[1].requests))
+                remove_plans(lists, dict([*listed, *self._plans]).items(), log)
             runs = [{"name": name, "requests": each.requests, "steps": each.steps} for name, each in found]
             for request_id in ids:
                 parts = [part for _, each in found for part in each.deleted.get(request_id, ())]
@@ -249,7 +257,8 @@ class _Erasure:
 
         `is_plan`: the objects that are about to go. A run that is killed after a deletion lists them by this.
         """
-        writer, deleted, uri, found = ListWriter(lists), {}, self._context.table.uri, list(verdicts)
+        writer, deleted = ListWriter(lists, self._context.spec.records_key), {}
+        uri, found = self._context.table.uri, list(verdicts)
         for request_id in ids:
             entries = {object_of(each): each for each in self._of_request(found, request_id)}
             entries |= {object_of(each): each for each in (lost or {}).get(request_id, ())}
@@ -268,8 +277,11 @@ class _Erasure:
         plans: Sequence[tuple[str, ErasureRecord]],
         done: Sequence[tuple[str, ErasureRecord]],
         forms: Forms,
-    ) -> dict[str, list[Mapping[str, Any]]]:
-        """Return by request the objects that a run has planned to delete, that are gone, and that no run has listed."""
+    ) -> dict[str, list[Mapping[str, Any]]] | None:
+        """Return by request the objects that a run has planned to delete, that are gone, and that no run has listed.
+
+        None if it is unknown which are gone.
+        """
         found: dict[str, list[Mapping[str, Any]]] = {}
         there: set[str] | None = None
         for request_id in {name for _, plan in plans for name in plan.deleted}:
@@ -279,8 +291,7 @@ class _Erasure:
                 unreadable: list[str] = []
                 there = {forms.without_values(info.path) for info in self._context.store.walk(unreadable.append)}
                 if unreadable:
-                    # Whether an object below such a folder is gone is unknown.
-                    return {}
+                    return None
             found[request_id] = [each for each in planned if each["path"] not in (there or ())]
         return found
 

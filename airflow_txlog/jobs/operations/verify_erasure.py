@@ -63,7 +63,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         to_time=moment_text(context.clock.now_ms()),
         tools={"airflow_txlog": __version__, "pyarrow": pa.__version__, "python": platform.python_version()},
     )
-    records = [read_record(lists, name, context.log) for name in described.records]
+    records = [read_record(lists, name, context.spec.records_key, context.log) for name in described.records]
     findings = _Findings(common, requests, held, [each for each in records if each is not None], keys, lists)
     with context.step("report"):
         by_request = {request_id: dataclasses.asdict(findings.of(request_id)) for request_id in requests.by_id}

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, Times, check_request_id
-from airflow_txlog.contract.operations import VerifyErasure
+from airflow_txlog.contract.operations import Operation, VerifyErasure
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
 from airflow_txlog.hooks.erasure_report import PublishedReport, publish_reports, signing_key, time_of_report
 from airflow_txlog.hooks.upkeep import find_tables
+from airflow_txlog.hooks.work_key import records_key
 from airflow_txlog.locations import shown
 from airflow_txlog.operators.arguments.given import has_template, keys_of, path_text
 from airflow_txlog.operators.many_jobs import ManyJobsOperator
@@ -203,6 +205,13 @@ class ErasureOperator(ManyJobsOperator):
             # The author knows the keys of the job by another name.
             message = error.message.replace("arguments.keys", "subjects")
             raise InvalidJobSpec(message, argument=error.facts.get("argument")) from error
+
+    def spec_for(self, context: Mapping[str, Any], operation: Operation, table_uri: str) -> JobSpec:
+        return super().spec_for(context, operation, table_uri).replace(records_key=self._records_key)
+
+    @cached_property
+    def _records_key(self) -> str | None:
+        return records_key()
 
     def job_arguments(self) -> dict[str, Any]:
         """Return the fields of the verification by the first column: the others differ from it in nothing else."""

@@ -1,0 +1,163 @@
+"""Alone in showing that no false record of an earlier run changes a report, and that the lists of plans go."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import hmac
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_txlog.cli.erasure import verify_report
+from airflow_txlog.errors import ErasureIncomplete
+from airflow_txlog.hooks.work_key import records_key
+from airflow_txlog.jobs.files.erasure_lists import place_of
+from airflow_txlog.operators import DeltaEraseOperator
+from airflow_txlog.storage import LocalStore
+from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
+from tests.helpers.rows import make_table
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture(autouse=True)
+def signer(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
+    monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
+
+
+def erase(tmp_path: Path, uri: str, request_id: str = "r-17", **arguments: Any) -> dict[str, Any]:
+    return DeltaEraseOperator(
+        task_id="erase",
+        tables={uri: "email"},
+        subjects=[SUBJECT],
+        request_id=request_id,
+        report_uri=str(tmp_path / "reports"),
+        signing_conn_id="signer",
+        runner="in_process",
+        writer_hours=0,
+        **arguments,
+    ).execute({})  # type: ignore[typeddict-item]
+
+
+def put(reports: Path, kind: str, ending: str, text: str) -> str:
+    """Write a file under the name that its content has, as every writer of the folder can."""
+    data = gzip.compress(text.encode(), mtime=0)
+    name = f"{kind}-{hashlib.sha256(data).hexdigest()[:32]}.{ending}.gz"
+    reports.mkdir(exist_ok=True)
+    (reports / name).write_bytes(data)
+    return name
+
+
+@pytest.mark.parametrize("signature", ["", "\n", "of another key", "of another table", "of a plan"])
+def test_a_false_record_calls_no_object_deleted_and_none_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signature: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    data = next((tmp_path / "users").glob("*.parquet"))
+    reports, place = tmp_path / "reports", place_of(users.uri)
+    entry = {"path": "never-there.parquet", "size_bytes": 9, "digest": "0" * 64, "verdict": "deleted"}
+    listed = put(reports, f"deleted-{place}", "jsonl", json.dumps(entry))
+    part = {"name": listed, "sha256": hashlib.sha256((reports / listed).read_bytes()).hexdigest(), "num_objects": 1}
+    steps = [{"name": "remove", "version": 1, "at": "2020-01-01T00:00:00.000+00:00"}]
+    record = {"requests": ["r-17"], "steps": steps, "written": {data.name: 1}, "deleted": {"r-17": [part]}}
+    text, kind = json.dumps(record), f"erased-{place}"
+    signed = {
+        "of another key": hmac.new(b"k" * 32, f"{kind}\n{text}".encode(), hashlib.sha256).hexdigest(),
+        "of another table": _signature(f"erased-{place_of('/another')}", text),
+        "of a plan": _signature(f"planned-{place}", text),
+    }
+    put(reports, kind, "json", f"{text}\n{signed.get(signature, '')}" if signature else text)
+    xcom = erase(tmp_path, users.uri)
+    assert xcom["complete"]
+    (path,) = reports.glob("r-17-*.json")
+    assert listed not in path.read_text()
+    assert "2020-01-01" not in path.read_text()
+
+
+def _signature(kind: str, text: str) -> str:
+    """Return the signature that this deployment gives."""
+    return hmac.new(bytes.fromhex(records_key() or ""), f"{kind}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def test_a_record_of_this_deployment_counts_in_the_next_run(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    assert erase(tmp_path, users.uri)["complete"]
+    assert erase(tmp_path, users.uri)["complete"]
+    for path in (tmp_path / "reports").glob("r-17-*.json"):
+        (table,) = json.loads(path.read_text())["report"]["tables"]
+        assert table["verdicts"]["deleted"] >= 2
+        assert {"delete", "remove"} <= {step["name"] for step in table["steps"]}
+
+
+def test_the_plan_of_a_killed_erasure_goes_with_the_next_one_and_names_all_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    old = next((tmp_path / "users").glob("*.parquet"))
+    with monkeypatch.context() as patch:
+        delete = LocalStore.delete
+
+        def killed(self: LocalStore, path: str) -> None:
+            delete(self, path)
+            if path == old.name:
+                raise KeyboardInterrupt
+
+        patch.setattr(LocalStore, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase(tmp_path, users.uri)
+    assert not old.exists()
+    assert list((tmp_path / "reports").glob("planned-*"))
+    xcom = erase(tmp_path, users.uri)
+    assert not list((tmp_path / "reports").glob("planned-*"))
+    (table,) = json.loads(Path(xcom["report"].removeprefix("file://")).read_text())["report"]["tables"]
+    lists = [gzip.decompress((tmp_path / "reports" / part["name"]).read_bytes()) for part in table["parts"]]
+    assert [data for data in lists if old.name.encode() in data]
+
+
+def test_a_folder_of_reports_in_which_nothing_may_be_deleted_stops_no_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    delete = LocalStore.delete
+
+    def locked(self: LocalStore, path: str) -> None:
+        if "planned-" in path:
+            raise PermissionError(13, "locked")
+        delete(self, path)
+
+    monkeypatch.setattr(LocalStore, "delete", locked)
+    assert erase(tmp_path, users.uri)["complete"]
+    assert list((tmp_path / "reports").glob("planned-*"))
+
+
+def test_one_command_checks_many_reports_and_passes_only_if_all_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    complete = erase(tmp_path, users.uri)["report"]
+    (tmp_path / "users" / "_left.txt").write_text(SUBJECT)
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, users.uri, "r-18")
+    given = [complete, str(raised.value.facts["report"]), str(tmp_path / "reports" / "none.json")]
+
+    def answer(*reports: str) -> Any:
+        return verify_report(
+            Namespace(reports=reports, public_key=None, signing_conn_id="signer", conn_id=None, as_json=False)
+        )
+
+    assert not answer(complete, complete).has_failed
+    whole = answer(*given)
+    assert whole.has_failed
+    assert (whole.document["is_authentic"], whole.document["is_complete"]) == (False, False)
+    found = [(each["request_id"], each["is_authentic"], each["is_complete"]) for each in whole.document["reports"]]
+    assert found == [("r-17", True, True), ("r-18", True, False), (None, False, False)]
+    whole.show()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "1 of 3 reports are complete"
+    assert sum(line.endswith(".json:") for line in lines) == 3
