@@ -1,8 +1,8 @@
 """JobSpec and JobResult: everything that crosses from an operator to its job and back, as JSON.
 
 A spec describes the work on one table; a result reports what was done, or the typed error that prevented it. Neither
-knows Airflow, Spark or the engine. A spec holds URIs and SQL text. Its only secret is `saved_work_key`, which is in the
-JSON only on request; the job's process gets credentials by its own identity.
+knows Airflow, Spark or the engine. A spec holds URIs and SQL text. Its only secrets are keys, which are in the JSON
+only on request; the job's process gets credentials by its own identity.
 
 Invariant: a `JobSpec` or `JobResult` that exists is valid, and its JSON reads back as an equal one.
 
@@ -37,7 +37,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from airflow_txlog.contract.operations import LimitedOperation, Operation, operation_named, read_operation
-from airflow_txlog.contract.operations.fields import ChangeId, Text, TextMap
+from airflow_txlog.contract.operations.fields import ChangeId, SecretKey, Text, TextMap
 from airflow_txlog.contract.operations.reading import missing, plain, read_fields, unknown, want, whole
 from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
@@ -99,8 +99,8 @@ class JobSpec:
     saved work; null: the job trusts and saves none. It is a secret and decides nothing, so specs that differ only in it
     are equal, and it is not in the `repr`. `ledger_uri`: the ledger of erased subjects, for an operation that may bring
     rows back; with `leaves_out_erased` it leaves their rows out, if it can, and is not refused. `ledger_keys`: the keys
-    of its digests, the oldest first; they are secrets, as `saved_work_key` is. So is `records_key` (64 hexadecimal
-    digits), with which the runs of an erasure sign the records of their work; null: they are not signed.
+    of its digests, the oldest first; they are secrets, as `saved_work_key` is. So is `records_key`, with which the runs
+    of an erasure sign the records of their work; null: they are not signed.
 
     Raises InvalidJobSpec, whose `argument` is the dotted name of the invalid field.
     """
@@ -121,12 +121,8 @@ class JobSpec:
     ledger_uri: Annotated[str, Meta(pattern=ABSOLUTE, description="an absolute path or a URI")] | None = None
     leaves_out_erased: bool = False
     ledger_keys: Annotated[tuple[str, ...], Meta(description="a list")] = field(default=(), repr=False, compare=False)
-    saved_work_key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")] | None = (
-        field(default=None, repr=False, compare=False)
-    )
-    records_key: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")] | None = field(
-        default=None, repr=False, compare=False
-    )
+    saved_work_key: SecretKey | None = field(default=None, repr=False, compare=False)
+    records_key: SecretKey | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Read into copies: the spec does not follow its caller's dicts.

@@ -33,6 +33,7 @@ def _is_moment(text: str) -> bool:
 
 
 Text = Annotated[str, Meta(pattern=r"\S", description=_TEXT)]
+SecretKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", description="64 hexadecimal digits")]
 ChangeId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z", description="32 hexadecimal digits")]
 Location = Annotated[
     str,
