@@ -155,6 +155,15 @@ def test_the_workflows_pin_every_action_by_its_digest_and_start_without_permissi
         assert "\npermissions: {}\n" in path.read_text()
 
 
+def test_each_python_of_the_classifiers_runs_the_tests() -> None:
+    text = WORKFLOWS[0].read_text()
+    (matrix,) = re.findall(r"python: \[(.*)\]", text)
+    assert {f":: {each}" for each in re.findall(r"[\d.]+", matrix)} == {
+        one[-7:] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)
+    }
+    assert "TXLOG_PYTHON: python${{ matrix.python }}" in text, "make takes the oldest Python otherwise"
+
+
 def test_the_workflows_run_what_a_change_and_a_release_need() -> None:
     """By the commands of the Makefile, so that everybody can run the same."""
     commands = {path.name: re.findall(r"run: make ([\w-]+)", path.read_text()) for path in WORKFLOWS}
@@ -185,6 +194,8 @@ def test_a_python_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "PYTHONHOME": sys.base_prefix}
     found = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
     assert os.path.samefile(found.stdout.strip(), sys.executable)
+    chosen = subprocess.run(run, env=environment | {"TXLOG_PYTHON": "python3.11"}, capture_output=True, check=False)
+    assert (chosen.returncode, chosen.stdout) == (1, b""), "the one that was chosen does not run"
     (tmp_path / "python3.12").unlink()
     without = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     assert (without.returncode, without.stdout) == (1, "")

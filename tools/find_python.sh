@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Prints the first Python 3.11 or newer on PATH, as an absolute path. 3.11 comes first: constraints.txt was made with it.
+# TXLOG_PYTHON=python3.13 chooses another one.
 # A name on PATH is not enough: a version manager's shim may stand for a Python that is not installed, so each is run.
 set -euo pipefail
 
-for name in python3.11 python3.12 python3.13 python3; do
+for name in ${TXLOG_PYTHON:-python3.11 python3.12 python3.13 python3}; do
     if found=$("$name" -c 'import sys, venv, ensurepip
 if sys.version_info < (3, 11): sys.exit(1)
 print(sys.executable)' 2>/dev/null); then
