@@ -20,8 +20,8 @@ VERBS = frozenset(
         """
     Accept Add Allow Answer Append Apply Ask Attach Become Begin Bind Build Call Cancel Change Check Choose Clean Clone
     Close Cluster Collect Combine Commit Compact Compare Complete Compute Continue Convert Copy Count Create Cut Decide
-    Decode Delete Describe Digest Discard Do Drop Encode End Erase Evaluate Expire Explain Fill Filter Find Finish Fix
-    Follow Forget Free Give Group Hand Have Ignore Import Insert Join Judge Keep Leave Let List Load Log Look Maintain
+    Decode Delete Describe Digest Discard Do Draw Drop Encode End Erase Evaluate Exit Expire Explain Fail Fill Filter Find Finish Fix
+    Follow Forget Free Give Group Hand Have Ignore Import Insert Join Judge Keep Kill Leave Let List Load Log Look Maintain
     Make Mark Materialize Measure Merge Move Note Open Overwrite Pack Parse Plan Prepare Print Prompt Publish Put Raise
     Read Record Recount Refuse Register Release Remember Remove Rename Render Reopen Repair Replace Report Request
     Reschedule Reserve Resolve Restore Resume Return Roll Round Run Save Search Send Serve Set Show Skip Sort Split
@@ -58,7 +58,7 @@ class Documented(NamedTuple):
 @cache
 def documented() -> tuple[Documented, ...]:
     def found() -> Iterator[Documented]:
-        for path in sorted((ROOT / "airflow_txlog").rglob("*.py")):
+        for path in sorted([*(ROOT / "airflow_txlog").rglob("*.py"), *(ROOT / "tools").glob("*.py")]):
             for node in ast.walk(rooms.syntax_of(path)):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
                     decorators = [ast.unparse(each) for each in node.decorator_list]

@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prepare_folder() -> None:
-    """An empty folder of our own, whatever an earlier run left in it."""
+    """Make an empty folder for the demo. Raises DemoFailed for a folder that the demo did not make."""
     if FOLDER.exists() and any(FOLDER.iterdir()) and not MARKER.exists():
         raise DemoFailed(f"{FOLDER} exists and was not made by the demo (it has no {MARKER.name}): move it away")
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -121,9 +121,9 @@ def prepare_folder() -> None:
 
 
 def place_on_s3() -> Place:
-    """A new folder in the demo's bucket, which is made, and the Airflow connections that lead to it.
+    """Return a new folder in the demo's bucket, which is created, and the Airflow connections that lead to it.
 
-    Raises DemoFailed where there is no server, or where it makes no bucket.
+    Raises DemoFailed if there is no server, or if it cannot create the bucket.
     """
     given = os.environ.get("TXLOG_TEST_S3", "").split()
     if len(given) != 3:
@@ -164,7 +164,7 @@ def place_on_s3() -> Place:
 
 @contextlib.contextmanager
 def spark_of(runner: str, place: Place) -> Iterator[dict[str, str]]:
-    """What Airflow's processes need in their environment to run jobs there; a cluster is up while the context lasts."""
+    """Yield the environment that lets Airflow's processes run jobs there. A cluster runs inside the context."""
     if runner != "cluster":
         yield {"TXLOG_DEMO_RUNNER": runner}
         return
@@ -179,7 +179,7 @@ def spark_of(runner: str, place: Place) -> Iterator[dict[str, str]]:
 
 
 def environment() -> dict[str, str]:
-    """What the child runs with: nothing of this machine's own Airflow, if there is one."""
+    """Return the environment of the child, without anything of this machine's own Airflow."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "TXLOG_DEMO_"))}
     return inherited | {
         "AIRFLOW_HOME": str(FOLDER / "airflow"),
@@ -268,7 +268,7 @@ class ProgressReports:
 
 
 def task_line(number: int, report: dict[str, Any]) -> str:
-    """`[2/7] merge_corrections   v2 -> v3   12 of 365 files rewritten   812 rows   1.9 s`"""
+    """Return a line such as `[2/7] merge_corrections   v2 -> v3   12 of 365 files rewritten   812 rows   1.9 s`"""
     total = report.get("tasks")
     label = f"[{number}/{total}]" if total else f"[{number}]"
     columns = [
@@ -309,7 +309,7 @@ def rows(report: dict[str, Any]) -> str:
 
 
 def print_history(place: Place) -> None:
-    """The table's versions, oldest first."""
+    """Print the table's versions, the oldest first."""
     lines = [("version", "time", "operation", "what", "rows", "by")]
     for commit in reversed(Table.open(place.table_uri, storage_options=place.options).history()):
         metrics = commit.get("operationMetrics") or {}
@@ -352,7 +352,7 @@ def row_changes(metrics: dict[str, Any]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """The rows as columns of equal width, with a rule under the first."""
+    """Return the rows as columns of equal width, with a rule under the first."""
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     shown_lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     shown_lines.insert(1, "  ".join("-" * width for width in widths))
@@ -360,9 +360,9 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def agreed_count(place: Place) -> tuple[int, int]:
-    """(version, rows) as we and `deltalake` both read them, the forgotten aircraft gone for both.
+    """Return version and number of rows, as this engine and `deltalake` read them, without the forgotten aircraft.
 
-    Raises DemoFailed where the two differ.
+    Raises DemoFailed if the two differ.
     """
     ours = Table.open(place.table_uri, storage_options=place.options)
     theirs = DeltaTable(place.table_uri, storage_options=dict(place.deltalake_options))
@@ -396,7 +396,7 @@ def print_log_tail() -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path as you would type it here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 

@@ -16,7 +16,7 @@ DISTRIBUTION = "airflow-provider-txlog"
 
 
 def needed_versions(root: str = DISTRIBUTION, extra: str = "dev") -> dict[str, str]:
-    """Installed version by normalised name of all that `root[extra]` reaches, without `root` itself."""
+    """Return the installed version, by normalised name, of all that `root[extra]` reaches, without `root` itself."""
     versions: dict[str, str] = {}
     pending: list[tuple[str, frozenset[str]]] = [(canonicalize_name(root), frozenset({extra}))]
     seen: set[tuple[str, frozenset[str]]] = set()

@@ -60,9 +60,9 @@ class Run:
 
 
 def with_fault(fault: Fault, root: Path) -> str:
-    """The source of the fault's file under `root`, with the fault in it.
+    """Return the source of the fault's file under `root`, with the fault in it.
 
-    Raises DoesNotFit where the code that it changes does not occur exactly once, or what it makes of it is no Python.
+    Raises DoesNotFit unless the code that it changes occurs exactly once, and the result is other, valid Python.
     """
     path = root / fault.file
     if not path.is_file():
@@ -84,7 +84,7 @@ def with_fault(fault: Fault, root: Path) -> str:
 
 
 def outcome_of(run: Run) -> str:
-    """`caught`, `SURVIVED` or `ERROR`."""
+    """Return `caught`, `SURVIVED` or `ERROR`."""
     if run.exit_code == 0:
         return "SURVIVED"
     is_catch = run.exit_code == 1 and run.test is not None and run.error not in _NO_CATCH
@@ -99,7 +99,7 @@ class Copy:
         shutil.copytree(ROOT, self.root, ignore=NOT_COPIED)
 
     def run_with(self, fault: Fault) -> Run:
-        """The fault's tests, with the fault in the code."""
+        """Run the fault's tests, with the fault in the code."""
         with self._put(fault):
             module = fault.file.removesuffix(".py").replace("/", ".")
             return self.run(fault.tests, DEADLINE_S, module=module)
@@ -123,7 +123,7 @@ class Copy:
             compiled.unlink()
 
     def run(self, tests: Sequence[str], deadline_s: int, *, module: str = "") -> Run:
-        """One pytest process that stops at the first failure."""
+        """Run one pytest process, which stops at the first failure."""
         report = self.root / "report.json"
         report.unlink(missing_ok=True)
         known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TXLOG_"))}
@@ -138,7 +138,7 @@ class Copy:
 
 
 def _finished(command: Sequence[str], cwd: Path, env: dict[str, str], deadline_s: int) -> tuple[int | None, str]:
-    """Exit code and output of a command; at the deadline it ends with all that it has started."""
+    """Return exit code and output of a command. At the deadline, kill it with all that it has started."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -166,7 +166,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def tests_of(faults: Sequence[Fault]) -> list[str]:
-    """All tests of the faults, each once, in order."""
+    """Return all tests of the faults, each once, in order."""
     return list(dict.fromkeys(test for fault in faults for test in fault.tests))
 
 

@@ -66,7 +66,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """No module of the package came from elsewhere."""
+    """Fail if a module of the package was imported from elsewhere."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "airflow_txlog" and getattr(module, "__file__", None):
             _check(module.__file__, f"the test process ({name})")

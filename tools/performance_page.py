@@ -27,7 +27,7 @@ WIDTH, LEFT, BAR, LOW, HIGH = 860, 190, 11, 1 / 16, 4.0
 
 
 def compared(lines: list[dict[str, Any]], workers: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each case the line of each peer that the page shows, in the order of the run; `workers` of a cluster."""
+    """Return the line of each case and peer that the page shows, in the order of the run; `workers` of a cluster."""
     cases: dict[str, dict[str, dict[str, Any]]] = {}
     for line in lines:
         if line.get("peer") in PEERS and line.get("ratio_by_round") and line.get("workers", 0) == workers:
@@ -36,7 +36,7 @@ def compared(lines: list[dict[str, Any]], workers: int = 0) -> dict[str, dict[st
 
 
 def table(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """A row for each case: our seconds, and ours divided by each peer's."""
+    """Return a row for each case: our seconds, and ours divided by each peer's."""
     rows = [f"| case | ours, s | {' | '.join(f'of {peer}' for peer in PEERS)} |", "|---|" + "---|" * (len(PEERS) + 1)]
     for case, peers in cases.items():
         ours = next(iter(peers.values()))["ours_s"]
@@ -46,7 +46,7 @@ def table(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 def chart(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """A bar for each case and peer on a scale of powers of two; left of the line at 1 we are faster."""
+    """Draw a bar for each case and peer on a scale of powers of two; left of the line at 1 we are faster."""
 
     def at(ratio: float) -> float:
         share = (math.log2(min(max(ratio, LOW), HIGH)) - math.log2(LOW)) / (math.log2(HIGH) - math.log2(LOW))
@@ -79,7 +79,7 @@ def chart(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 def growth(lines: list[dict[str, Any]]) -> dict[str, dict[float, dict[str, Any]]]:
-    """Of each kind of work, the line of each size of the table, in millions of rows."""
+    """Return the line of each kind of work and size of the table, in millions of rows."""
     cases: dict[str, dict[float, dict[str, Any]]] = {}
     for line in lines:
         if "million_rows" in line:
@@ -88,7 +88,7 @@ def growth(lines: list[dict[str, Any]]) -> dict[str, dict[float, dict[str, Any]]
 
 
 def growth_table(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
-    """A row for each size: seconds, and nanoseconds for each byte of the table's files."""
+    """Return a row for each size: seconds, and nanoseconds for each byte of the table's files."""
     names = [f"{case}, {unit}" for case in cases for unit in ("s", "ns/byte")]
     rows = [f"| million rows | MB | {' | '.join(names)} |", "|---|" + "---|" * (len(names) + 1)]
     for size in sorted({size for lines in cases.values() for size in lines}):
@@ -99,7 +99,7 @@ def growth_table(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
 
 
 def growth_chart(cases: dict[str, dict[float, dict[str, Any]]]) -> str:
-    """A line for each kind of work: nanoseconds for each byte over the table's size, which is on a scale of powers."""
+    """Draw a line for each kind of work: nanoseconds for each byte over the table's size, on a scale of powers."""
     sizes = sorted({size for lines in cases.values() for size in lines})
     most = max(line["ns_per_byte"] for lines in cases.values() for line in lines.values()) * 1.1
     left, top, wide, high = 60, 20, 520, 240
@@ -141,7 +141,7 @@ def put(name: str, figures: str, page: Path = PAGE) -> None:
 
 
 def machine() -> str:
-    """Where the figures were taken, in one line."""
+    """Return where the figures were taken, in one line."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     names = ("pyspark", "pyarrow", "deltalake")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
@@ -150,7 +150,7 @@ def machine() -> str:
 
 
 def plain_table(lines: list[dict[str, Any]], columns: dict[str, str]) -> str:
-    """A row for each line; `columns` gives the title of each key, and a key `a.b` is the member `b` of `a`."""
+    """Return a row for each line; `columns` gives the title of each key, and a key `a.b` is the member `b` of `a`."""
     rows = [f"| {' | '.join(columns.values())} |", "|" + "---|" * len(columns)]
     for line in lines:
         cells = []

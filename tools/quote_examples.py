@@ -18,7 +18,7 @@ QUOTE = re.compile(r"<!-- (example_dags/\w+\.py): (\w+) -->\n```python\n(.*?)```
 
 
 def region(path: Path, name: str) -> str:
-    """The lines between the markers of a region, without their common indentation."""
+    """Return the lines between the markers of a region, without their common indentation."""
     match = re.search(rf"# \[START {name}\]\n(.*?)[ ]*# \[END {name}\]", path.read_text(), re.DOTALL)
     if match is None:
         raise LookupError(f"{path} has no region {name}")
@@ -26,7 +26,7 @@ def region(path: Path, name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The page with every quote renewed."""
+    """Return the page with every quote renewed."""
 
     def renew(match: re.Match[str]) -> str:
         return f"<!-- {match[1]}: {match[2]} -->\n```python\n{region(ROOT / match[1], match[2])}```"

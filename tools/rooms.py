@@ -20,7 +20,7 @@ PACKAGE = "airflow_txlog"
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Every module of the package by dotted name; a package by the name of its folder."""
+    """Return every module of the package by dotted name; a package by the name of its folder."""
     found = {}
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -30,7 +30,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 @functools.cache
 def syntax_of(path: Path) -> ast.Module:
-    """What a module says, parsed."""
+    """Return the syntax tree of a module."""
     for _ in range(9):
         # CPython 3.11 counts depth for all threads together, and gives up where two parse at a time.
         with contextlib.suppress(SystemError):
@@ -39,7 +39,7 @@ def syntax_of(path: Path) -> ast.Module:
 
 
 def imports_of(name: str, known: Mapping[str, Path]) -> frozenset[str]:
-    """Dotted names that a module imports, anywhere in it; a name of ours is resolved to the module that holds it."""
+    """Return the dotted names that a module imports anywhere. A name of ours becomes the module that holds it."""
     path = known[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
@@ -58,7 +58,7 @@ def imports_of(name: str, known: Mapping[str, Path]) -> frozenset[str]:
 
 
 def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below that can run: all but the bodies under `if TYPE_CHECKING:`."""
+    """Yield every node below that can run: all but the bodies under `if TYPE_CHECKING:`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             for other in child.orelse:
@@ -69,7 +69,7 @@ def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def longest_chain(graph: Mapping[str, frozenset[str]]) -> list[str]:
-    """The longest way along imports, from the importer down; there must be no cycle."""
+    """Return the longest way along imports, from the importer down; there must be no cycle."""
     found: dict[str, list[str]] = {}
 
     def chain(name: str) -> list[str]:
@@ -81,7 +81,7 @@ def longest_chain(graph: Mapping[str, frozenset[str]]) -> list[str]:
 
 
 def reached_from(name: str, graph: Mapping[str, frozenset[str]]) -> set[str]:
-    """The module and all that it imports, directly or through others."""
+    """Return the module and all that it imports, directly or through others."""
     found, pending = {name}, [name]
     while pending:
         more = graph[pending.pop()] - found
@@ -99,13 +99,13 @@ _PATCHES_CONSTANT = re.compile(r"\bsetattr\([\w.]+, \"_?[A-Z][A-Z0-9_]+\",")
 
 
 def sites(pattern: re.Pattern[str], paths: Iterable[Path]) -> Counter[Path]:
-    """How many lines of each module match."""
+    """Count the lines of each module that match."""
     found = {path: sum(bool(pattern.search(line)) for line in path.read_text().splitlines()) for path in paths}
     return Counter({path: number for path, number in found.items() if number})
 
 
 def imports_inside_functions(known: Mapping[str, Path]) -> set[tuple[str, str]]:
-    """The pairs of a module and another of the package that a function of it imports."""
+    """Return the pairs of a module and another of the package that a function of it imports."""
     found = set()
     for name, path in known.items():
         inside = (
@@ -123,7 +123,7 @@ def imports_inside_functions(known: Mapping[str, Path]) -> set[tuple[str, str]]:
 
 
 def task_classes(root: Path) -> list[str]:
-    """The classes of what runs in tasks: those of `datafiles/tasks` that are named so."""
+    """Return the classes of `datafiles/tasks` that are named as work that runs in tasks."""
     paths = (root / PACKAGE / "datafiles" / "tasks").glob("*.py")
     return [
         node.name

@@ -75,11 +75,11 @@ class StandaloneCluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the master and the workers."""
+        """The process ids of the master and of the workers."""
         return [process.pid for process in self._processes]
 
     def state(self) -> dict[str, Any]:
-        """What the master answers: `aliveworkers`, `activeapps`, `completedapps`."""
+        """Return the master's answer: `aliveworkers`, `activeapps`, `completedapps`."""
         with urllib.request.urlopen(f"{self.ui}/json/", timeout=10) as answer:
             return dict(json.load(answer))
 
@@ -122,7 +122,7 @@ class StandaloneCluster:
         del self._processes[1:]
 
     def files(self) -> list[Path]:
-        """What the daemons and the executors have written."""
+        """Return the files that the daemons and the executors have written."""
         return [path for path in self._folder.rglob("*") if path.is_file()]
 
     def stop(self) -> None:
@@ -228,7 +228,7 @@ class StandaloneCluster:
 
 
 def _reserved_port() -> socket.socket:
-    """A port of loopback at which nothing listens and that no other program gets. A master may listen there."""
+    """Return a port of loopback at which nothing listens and that no other program gets. A master may listen there."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
