@@ -20,13 +20,13 @@ VERBS = frozenset(
         """
     Accept Add Allow Answer Append Apply Ask Attach Become Begin Bind Build Call Cancel Change Check Choose Clean Clone
     Close Cluster Collect Combine Commit Compact Compare Complete Compute Continue Convert Copy Count Create Cut Decide
-    Decode Delete Describe Digest Discard Do Draw Drop Encode End Erase Evaluate Exit Expire Explain Fail Fill Filter Find Finish Fix
-    Follow Forget Free Give Group Hand Have Ignore Import Insert Join Judge Keep Kill Leave Let List Load Log Look Maintain
-    Make Mark Materialize Measure Merge Move Note Open Overwrite Pack Parse Plan Prepare Print Prompt Publish Put Raise
-    Read Record Recount Refuse Register Release Remember Remove Rename Render Reopen Repair Replace Report Request
-    Reschedule Reserve Resolve Restore Resume Return Roll Round Run Save Search Send Serve Set Show Skip Sort Split
-    Stage Start State Stop Store Tag Take Truncate Turn Undo Unite Update Use Vacuum Validate Verify Wait Warn Watch
-    Widen Wrap Write Yield
+    Decode Delete Describe Digest Discard Do Draw Drop Encode End Erase Evaluate Exit Expire Explain Fail Fill Filter
+    Find Finish Fix Follow Forget Free Give Group Hand Have Ignore Import Insert Join Judge Keep Kill Leave Let List
+    Load Log Look Maintain Make Mark Materialize Measure Merge Move Note Open Overwrite Pack Parse Plan Prepare Print
+    Prompt Publish Put Raise Read Record Recount Refuse Register Release Remember Remove Rename Render Reopen Repair
+    Replace Report Request Reschedule Reserve Resolve Restore Resume Return Roll Round Run Save Search Send Serve Set
+    Show Skip Sort Split Stage Start State Stop Store Tag Take Truncate Turn Undo Unite Update Use Vacuum Validate
+    Verify Wait Warn Watch Widen Wrap Write Yield
     """,
     )
 )
