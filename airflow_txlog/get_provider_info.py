@@ -209,6 +209,18 @@ def _options() -> dict[str, Any]:
             example="off",
             default="on",
         ),
+        "window_tables": _option(
+            "Which tables the window opens: all (all tables that DAGs name; those in no base folder of a connection "
+            "with the API server's own identity) or connections (only tables in the base folder of a connection of "
+            "type txlog).",
+            example="connections",
+            default="all",
+        ),
+        "window_connections": _option(
+            "Connections of type txlog in a secrets backend, separated by commas. The window finds those in the "
+            "database and in environment variables by itself.",
+            example="lake, lake_of_finance",
+        ),
         "cores": _option(
             "The number of cores of each Spark that a task starts on its worker, and of Spark's concurrent tasks. A "
             "number, or * for all cores of the machine, which is the default. spark.master in the spark_conf of a "

@@ -155,13 +155,19 @@ def staged_snapshot(table: DeltaTable, id: str, digest: str) -> Snapshot:
     return found.change.applied(table.snapshot(found.change.base_version))
 
 
-def staged_in(store: Store) -> Iterator[tuple[str, StagedChange]]:
-    """Yield the id and the content of every change that waits, by id."""
-    paths = sorted(info.path for info in store.walk(lambda folder: None, prefix=PRIVATE_PREFIX))
-    for id in filter(None, map(_id_in, paths)):
+def staged_in(store: Store, most_bytes: int | None = None) -> Iterator[tuple[str, StagedChange]]:
+    """Yield the id and the content of every change that waits, by id; not of those with a document of more bytes."""
+    for id in staged_ids(store, most_bytes):
         found = read_document(store, id)
         if found is not None:
             yield id, found.change
+
+
+def staged_ids(store: Store, most_bytes: int | None = None) -> list[str]:
+    """Return the ids of all changes that wait, without reading one; not of those with a document of more bytes."""
+    infos = sorted(store.walk(lambda folder: None, prefix=PRIVATE_PREFIX), key=lambda info: info.path)
+    small = (info.path for info in infos if most_bytes is None or info.size_bytes <= most_bytes)
+    return list(filter(None, map(_id_in, small)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from airflow_txlog.window.answers import AnswerLimits, Answers, TooBusy, TooLate
 from airflow_txlog.window.app import Ask, Shown, Window, problem_of, store_of
 from airflow_txlog.window.facts.one_commit import OneCommit, commit_facts
 from airflow_txlog.window.facts.version_lines import clipped
-from airflow_txlog.window.known_tables import TaskRow
+from airflow_txlog.window.known_tables import Places, TaskRow
 from airflow_txlog.window.site import KnownTable, Refused, View
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ _BASE_FRESH_S = 300.0
 _BASE_WAIT_S = 1.0
 _MOST_VIEWS = 200
 _KNOWN_FRESH_S = 10.0
+_PLACES_FRESH_S = 30.0
 _VIEW_FRESH_S = 5.0
 _ASKED_FRESH_S = 1.0
 _RUNNING = frozenset({"running", "deferred", "queued", "scheduled", "restarting", "up_for_retry", "up_for_reschedule"})
@@ -113,7 +114,10 @@ class AirflowSite:
 
     async def view(self, user: Any) -> View:
         """Return the tables of the DAGs that the user may read. The answer is a few seconds old at most."""
-        known: Mapping[str, KnownTable] = await self.asked("known", known_tables.known_tables, _KNOWN_FRESH_S)
+        places = await self.places()
+        known: Mapping[str, KnownTable] = await self.asked(
+            "known", lambda: known_tables.known_tables(places), _KNOWN_FRESH_S
+        )
         name = f"{type(user).__qualname__} {user.get_id()}"
         permitted, every = await self.asked(("dags", name), lambda: guard.visible_dags(user), _VIEW_FRESH_S)
         below = await self._in_base_folders(user, name)
@@ -145,7 +149,7 @@ class AirflowSite:
 
     async def _in_base_folders(self, user: Any, name: str) -> list[KnownTable]:
         """Return the tables in the base folders of the connections that the user may read, as far as they are known."""
-        bases: Mapping[str, str] = await self.asked("bases", known_tables.base_folders, _KNOWN_FRESH_S)
+        bases = (await self.places()).bases
         may_see = partial(guard.visible_connections, user, tuple(bases))
         visible = await self.asked(("connections", name, tuple(bases)), may_see, _VIEW_FRESH_S)
         below = await asyncio.gather(*(self._below(conn_id, bases[conn_id]) for conn_id in visible))
@@ -165,6 +169,11 @@ class AirflowSite:
             finally:
                 self._listing.discard(key)
         return list(self._answers.last(key) or ())
+
+    async def places(self) -> Places:
+        """Return the base folders of the connections."""
+        found: Places = await self.asked("places", known_tables.places, _PLACES_FRESH_S)
+        return found
 
     async def asked(self, key: Any, ask: Callable[[], Any], fresh_s: float) -> Any:
         """Return an answer of Airflow's database. Raises Refused (503, 504) without one."""
@@ -224,9 +233,10 @@ async def _tasks(
     )
     if not may_see:
         raise Refused(403, "You may not see this DAG.")
+    places = await site.places()
     rows: Sequence[TaskRow] = await site.asked(
         ("tasks", dag_id, run_id, task_id, map_index),
-        lambda: known_tables.tasks_of_run(dag_id, run_id, task_id, map_index),
+        lambda: known_tables.tasks_of_run(places, dag_id, run_id, task_id, map_index),
         _ASKED_FRESH_S,
     )
     running = [row for row in rows if row.state in _WORKING]

@@ -9,18 +9,22 @@ table is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from airflow.models.asset import AssetEvent, AssetModel, TaskOutletAssetReference
 from airflow.models.connection import Connection
+from airflow.models.dag import DagModel
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
+from airflow.providers.common.compat.sdk import conf
 from airflow.utils.session import create_session
-from sqlalchemy import and_, select
+from sqlalchemy import String, and_, cast, func, select
 
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.asset_events import ASSET_SCHEME
@@ -30,10 +34,17 @@ from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute, scheme_of, shown
 from airflow_txlog.window.site import KnownTable
 
-MOST_ROWS = 3_000
-"""The newest events, tasks and outlets that are looked at, each."""
+log = logging.getLogger(__name__)
+
+MOST_ROWS = 5_000
+"""The newest events, and the tasks, outlets and connections that are looked at, each."""
+_RUNS_OF_A_TASK = 2
 MOST_LISTED = 20_000
 """The files of a base folder that are looked at."""
+ALL = "all"
+"""The setting `window_tables` without which only tables in the base folders of connections are opened."""
+_CONN_TYPE = "txlog"
+_VARIABLE = "AIRFLOW_CONN_"
 _LOG = "_delta_log"
 _RESULT = "return_value"
 _MOST_NAMES, _MOST_CHARACTERS = 300, 300
@@ -41,16 +52,22 @@ _MOST_NAMES, _MOST_CHARACTERS = 300, 300
 _FIELDS = frozenset({"table_uri", "spark_conf"})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Places:
-    """The base folders of the connections of type `txlog` in the database."""
+    """The base folders of the connections of type `txlog` that this process can find."""
 
-    bases: dict[str, str] = field(default_factory=dict)
+    bases: Mapping[str, str] = field(default_factory=dict)
     """By connection."""
+    teams: Mapping[str, str] = field(default_factory=dict)
+    """The team of each connection that belongs to one: tasks of other teams cannot use it."""
 
-    def connection_of(self, uri: str) -> str | None:
-        """Return the connection whose base folder a table lies in; None without one."""
-        inside = [(len(base), name) for name, base in self.bases.items() if f"{uri}/".startswith(f"{base}/")]
+    def connection_of(self, uri: str, teams: Collection[str | None] = ()) -> str | None:
+        """Return the connection in whose base folder a table lies and which one of these teams may use."""
+        inside = [
+            (len(base), name)
+            for name, base in self.bases.items()
+            if f"{uri}/".startswith(f"{base}/") and (name not in self.teams or self.teams[name] in teams)
+        ]
         return max(inside)[1] if inside else None
 
     def resolved(self, name: str) -> str | None:
@@ -84,10 +101,32 @@ class _Mention:
     name: str | None = None
 
 
-def base_folders() -> dict[str, str]:
-    """Return the base folders of the connections of type `txlog` in the database, by connection."""
+def places() -> Places:
+    """Return the base folders of connections in the database, in the environment, and in `window_connections`.
+
+    A secrets backend cannot list its connections, so that setting names those that are there.
+    """
     with create_session() as session:
-        return _places(session).bases
+        query = select(Connection).where(Connection.conn_type == _CONN_TYPE).limit(MOST_ROWS)
+        found = {each.conn_id: each for each in session.scalars(query)}
+    for conn_id in _named_elsewhere():
+        try:
+            found[conn_id] = Connection.get_connection_from_secrets(conn_id)
+        except Exception as error:
+            log.warning("The window cannot read the connection %s: %s", conn_id, type(error).__name__)
+    bases = {name: str(each.host or "").rstrip("/") for name, each in found.items() if each.conn_type == _CONN_TYPE}
+    teams = {name: team for name, each in found.items() if (team := getattr(each, "team_name", None)) is not None}
+    return Places({name: base for name, base in bases.items() if is_absolute(base)}, teams)
+
+
+def _named_elsewhere() -> list[str]:
+    in_environment = [
+        name.removeprefix(_VARIABLE).lower()
+        for name, text in os.environ.items()
+        if name.startswith(_VARIABLE) and (text.startswith(f"{_CONN_TYPE}:") or f'"{_CONN_TYPE}"' in text)
+    ]
+    given = conf.get("txlog", "window_connections", fallback="") or ""
+    return list(dict.fromkeys([*in_environment, *filter(None, map(str.strip, given.split(",")))]))
 
 
 def tables_below(conn_id: str, base: str) -> list[KnownTable]:
@@ -99,33 +138,43 @@ def tables_below(conn_id: str, base: str) -> list[KnownTable]:
     return [KnownTable(uri=shown(uri), place=uri, conn_id=conn_id) for uri in uris]
 
 
-def known_tables() -> dict[str, KnownTable]:
+def known_tables(places: Places) -> dict[str, KnownTable]:
     """Return all tables that Airflow knows, by URI, with all DAGs that name them. Asks the database."""
     found: dict[str, NamedTable] = {}
     with create_session() as session:
-        places = _places(session)
         for mention in (*_of_events(session), *_of_tasks(session, places), *_of_outlets(session)):
+            # Some stores resolve such steps, so the folder would not be the one that the text names.
+            if not {"..", "."}.isdisjoint(mention.uri.split("/")):
+                continue
             each = found.setdefault(mention.uri.rstrip("/"), NamedTable())
             each.dag_ids.add(mention.dag_id)
             each.is_certain = each.is_certain or mention.is_certain
             each.names.update([] if mention.name is None else [mention.name])
-    return {
-        shown(uri): KnownTable(
-            uri=shown(uri),
-            place=uri,
-            dag_ids=tuple(sorted(each.dag_ids)),
-            conn_id=places.connection_of(uri),
-            is_certain=each.is_certain,
-            names=tuple(sorted(each.names)),
-        )
-        for uri, each in found.items()
-    }
+        teams = _teams_of({dag_id for each in found.values() for dag_id in each.dag_ids}) if places.teams else {}
+    tables = (_known(uri, each, places, teams) for uri, each in found.items())
+    opens_all = str(conf.get("txlog", "window_tables", fallback=ALL)).strip().lower() == ALL
+    return {each.uri: each for each in tables if opens_all or each.conn_id is not None}
 
 
-def _places(session: Any) -> Places:
-    rows = session.scalars(select(Connection).where(Connection.conn_type == "txlog").limit(MOST_ROWS))
-    bases = {each.conn_id: (each.host or "").rstrip("/") for each in rows}
-    return Places(bases={name: base for name, base in bases.items() if is_absolute(base)})
+def _known(uri: str, named: NamedTable, places: Places, teams: Mapping[str, str | None]) -> KnownTable:
+    conn_id = places.connection_of(uri, {teams.get(dag_id) for dag_id in named.dag_ids})
+    dag_ids = named.dag_ids
+    if conn_id is not None and conn_id in places.teams:
+        # The connection opens the table only for those who may see a DAG of its team.
+        dag_ids = {dag_id for dag_id in dag_ids if teams.get(dag_id) == places.teams[conn_id]}
+    return KnownTable(
+        uri=shown(uri),
+        place=uri,
+        dag_ids=tuple(sorted(dag_ids)),
+        conn_id=conn_id,
+        is_certain=named.is_certain,
+        names=tuple(sorted(named.names)),
+    )
+
+
+def _teams_of(dag_ids: Collection[str]) -> Mapping[str, str | None]:
+    found: Mapping[str, str | None] = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
+    return found
 
 
 def _plain(uri: str) -> str:
@@ -171,17 +220,33 @@ def _same_task(other: Any) -> Any:
 
 
 def _of_tasks(session: Any, places: Places) -> Iterable[_Mention]:
+    """Yield the tables in the rendered fields of the newest runs of each task of ours, the newest first.
+
+    Those of other operators do not count against the bound: most tasks of a large Airflow are none of ours.
+    """
     fields = RenderedTaskInstanceFields
+    task = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
+    number = func.row_number().over(partition_by=task, order_by=TaskInstance.start_date.desc()).label("number")
+    columns: list[Any] = [fields.dag_id, fields.run_id, fields.task_id, fields.map_index, fields.rendered_fields]
+    ranked = select(*columns, TaskInstance.start_date, number).join(TaskInstance, _same_task(fields)).subquery()
+    rows: Any = ranked.c
     query = (
-        select(fields).join(TaskInstance, _same_task(fields)).order_by(TaskInstance.start_date.desc()).limit(MOST_ROWS)
+        select(ranked)
+        .where(rows.number <= _RUNS_OF_A_TASK, cast(rows.rendered_fields, String).like("%spark_conf%"))
+        .order_by(rows.start_date.desc())
+        .limit(MOST_ROWS)
     )
     looked_up: set[tuple[str, str]] = set()
-    for row in session.scalars(query):
+    questions = 0
+    for row in session.execute(query):
         rendered = row.rendered_fields
-        uri, name = table_named(rendered, places), _name_of(rendered) if isinstance(rendered, Mapping) else None
+        if not isinstance(rendered, Mapping) or not rendered.keys() >= _FIELDS:
+            continue
+        uri, name = table_named(rendered, places), _name_of(rendered)
         if uri is not None:
             yield _Mention(uri, row.dag_id)
-        elif name is not None and (row.dag_id, name) not in looked_up and len(looked_up) < _MOST_NAMES:
+        elif name is not None and (row.dag_id, name) not in looked_up and questions < _MOST_NAMES:
+            questions += 1
             result = _result(session, row) or {}
             found = str(result.get("table_uri") or "")
             if is_absolute(found):
@@ -221,7 +286,9 @@ class TaskRow:
         return self.task_id, self.map_index
 
 
-def tasks_of_run(dag_id: str, run_id: str, task_id: str | None = None, map_index: int | None = None) -> list[TaskRow]:
+def tasks_of_run(
+    places: Places, dag_id: str, run_id: str, task_id: str | None = None, map_index: int | None = None
+) -> list[TaskRow]:
     """Return the tasks of ours of a run, or one of them, in the order in which they started. Asks the database."""
     fields = RenderedTaskInstanceFields
     query = (
@@ -236,7 +303,6 @@ def tasks_of_run(dag_id: str, run_id: str, task_id: str | None = None, map_index
     if map_index is not None:
         query = query.where(TaskInstance.map_index == map_index)
     with create_session() as session:
-        places = _places(session)
         return [
             _task_row(session, task, rendered, places)
             for task, rendered in session.execute(query)

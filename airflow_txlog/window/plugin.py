@@ -35,8 +35,8 @@ def _make() -> Any:
 
 
 def is_on() -> bool:
-    """Return whether `[txlog] window` shows the pages, which is the default."""
-    return str(conf.get("txlog", "window", fallback="on")).strip().lower() not in ("off", "false", "0", "no", "f")
+    """Return whether `[txlog] window` shows the pages, which is the default; not for a value that is misspelled."""
+    return str(conf.get("txlog", "window", fallback="on")).strip().lower() in ("on", "true", "1", "yes", "t", "y")
 
 
 def _view(name: str, route: str, page: str, destination: str, **more: str) -> dict[str, str]:

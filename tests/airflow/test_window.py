@@ -11,9 +11,11 @@ import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -82,6 +84,7 @@ def raced(
         patch.setenv("TXLOG_TEST_TABLE", table.uri)
         patch.setenv("TXLOG_TEST_DEATHS", str(folder / "died"))
         patch.setattr(airflow_site, "_KNOWN_FRESH_S", 0.0)
+        patch.setattr(airflow_site, "_PLACES_FRESH_S", 0.0)
         patch.setattr(airflow_site, "_VIEW_FRESH_S", 0.0)
         run = dag_of("outcomes", "conflict_won_by_the_job").test()
         assert str(run.state) == "success"
@@ -131,7 +134,7 @@ def test_a_table_that_a_task_found_by_its_name_is_shown_with_the_name(
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
     from airflow.utils.session import create_session
 
-    from airflow_txlog.window.known_tables import known_tables
+    from airflow_txlog.window.known_tables import Places, known_tables
 
     table, run_id = raced
     asked = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget"}
@@ -140,7 +143,7 @@ def test_a_table_that_a_task_found_by_its_name_is_shown_with_the_name(
         before = dict(row.rendered_fields)
         row.rendered_fields = {**before, "table_uri": None, "table": "crm.users"}
     try:
-        known = known_tables()[path_of(table)]
+        known = known_tables(Places())[path_of(table)]
         assert (known.names, known.is_certain) == (("crm.users",), True)
         shown = server.get(f"/txlog/{link('table', uri=path_of(table))}", headers=viewer).text
         assert "crm.users" in shown
@@ -148,7 +151,7 @@ def test_a_table_that_a_task_found_by_its_name_is_shown_with_the_name(
     finally:
         with create_session() as session:
             session.query(Rendered).filter_by(**asked).one().rendered_fields = before
-    assert not [uri for uri in known_tables() if uri.startswith("txlog:")]
+    assert not [uri for uri in known_tables(Places()) if uri.startswith("txlog:")]
 
 
 def test_the_tab_of_a_running_task_shows_what_its_job_reports(
@@ -336,6 +339,123 @@ def test_an_error_of_the_auth_manager_shows_nothing(
     assert "98" not in answer.text.split("<main")[-1]
 
 
+def test_connections_of_the_environment_and_of_a_secrets_backend_open_tables(
+    server: Any, raced: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.execution_time import task_runner
+
+    from airflow_txlog.window.known_tables import places
+
+    # As in the process of an API server, in which no task has run.
+    monkeypatch.delattr(task_runner, "SUPERVISOR_COMMS", raising=False)
+    secrets = tmp_path / "connections.json"
+    vault = {"conn_type": "txlog", "host": "s3://vault/lake"}
+    secrets.write_text(json.dumps({"of_vault": vault, "other": {"conn_type": "aws"}}))
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", "airflow.secrets.local_filesystem.LocalFilesystemBackend")
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND_KWARGS", json.dumps({"connections_file_path": str(secrets)}))
+    monkeypatch.setenv("AIRFLOW_CONN_OF_ENVIRONMENT", json.dumps({"conn_type": "txlog", "host": "s3://env/lake/"}))
+    monkeypatch.setenv("AIRFLOW_CONN_DATABASE", "postgres://u:p@h/txlog")
+    assert "of_vault" not in places().bases
+    monkeypatch.setenv("AIRFLOW__TXLOG__WINDOW_CONNECTIONS", "of_vault, other, missing")
+    found = places()
+    assert {"of_vault": "s3://vault/lake", "of_environment": "s3://env/lake"}.items() <= found.bases.items()
+    assert not {"other", "missing", "database"} & found.bases.keys()
+    assert found.connection_of("s3://vault/lake/orders") == "of_vault"
+    assert found.connection_of("s3://vault/lakeside/orders") is None
+
+
+def test_only_tables_in_base_folders_are_opened_if_the_setting_says_so(
+    server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, _ = raced
+    page = f"/txlog/{link('table', uri=path_of(table))}"
+    assert server.get(page, headers=viewer).status_code == 200
+    monkeypatch.setenv("AIRFLOW__TXLOG__WINDOW_TABLES", "connections")
+    assert server.get(page, headers=viewer).status_code == 404
+
+
+def test_a_connection_of_a_team_opens_only_what_a_dag_of_the_team_names() -> None:
+    from airflow_txlog.window.known_tables import NamedTable, Places, _known
+
+    places = Places({"shared": "s3://lake", "of_finance": "s3://lake/finance"}, {"of_finance": "finance"})
+    teams = {"pay": "finance", "sell": "sales", "old": None}
+    uri = "s3://lake/finance/salaries"
+    both = _known(uri, NamedTable(dag_ids={"pay", "sell", "old"}), places, teams)
+    assert (both.conn_id, both.dag_ids) == ("of_finance", ("pay",))
+    others = _known(uri, NamedTable(dag_ids={"sell", "old"}), places, teams)
+    assert (others.conn_id, others.dag_ids) == ("shared", ("old", "sell"))
+
+
+def test_the_teams_of_dags_are_those_of_airflow(server: Any, raced: Any) -> None:
+    models = pytest.importorskip("airflow.models.team", reason="Airflow has no teams before 3.1")
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    from airflow_txlog.window.known_tables import _teams_of
+
+    with create_session() as session:
+        bundle = DagBundleModel(name="of_finance")
+        bundle.teams.append(models.Team(name="finance"))
+        session.add(bundle)
+        session.flush()
+        session.merge(DagModel(dag_id="pay", bundle_name="of_finance"))
+    found = _teams_of({"pay", "conflict_won_by_the_job"})
+    assert found["pay"] == "finance"
+    assert found.get("conflict_won_by_the_job") is None
+
+
+def test_a_uri_with_steps_out_of_a_base_folder_names_no_table(server: Any, raced: Any) -> None:
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    from airflow_txlog.window.known_tables import Places, known_tables
+
+    with create_session() as session:
+        asset = AssetModel(uri="s3://lake/steps", name="steps")
+        session.add(asset)
+        session.flush()
+        for uri in ("/lake/../etc/t", "s3://lake/./t", "s3://lake/x/../../other/t", "s3://lake/fine..d"):
+            extra = {"table_uri": uri}
+            session.add(AssetEvent(asset_id=asset.id, source_dag_id="d", source_task_id="t", extra=extra))
+    found = known_tables(Places({"lake": "/lake"}))
+    assert "s3://lake/fine..d" in found
+    assert not [uri for uri in found if "/../" in uri or "/./" in uri]
+
+
+def test_tasks_of_other_operators_do_not_displace_tables(
+    server: Any, raced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large Airflow, the newest thousands of tasks may all be those of other operators."""
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete, insert, select
+
+    from airflow_txlog.window import known_tables
+
+    table, run_id = raced
+    tasks, rendered = TaskInstance.__table__, RenderedTaskInstanceFields.__table__
+    with create_session() as session:
+        task = session.execute(select(tasks).where(tasks.c.run_id == run_id)).mappings().first()
+        fields = session.execute(select(rendered).where(rendered.c.run_id == run_id)).mappings().first()
+        for number in range(20):
+            other = f"other_{number}"
+            later = {"task_id": other, "id": uuid4(), "start_date": task["start_date"] + timedelta(minutes=number + 1)}
+            session.execute(insert(tasks).values({**task, **later}))
+            values = {**fields, "task_id": other, "rendered_fields": {"bash_command": "true"}}
+            session.execute(insert(rendered).values(values))
+    try:
+        monkeypatch.setattr(known_tables, "MOST_ROWS", 3)
+        with create_session() as session:
+            found = [each.uri for each in known_tables._of_tasks(session, known_tables.Places())]
+        assert path_of(table) in found
+    finally:
+        with create_session() as session:
+            session.execute(delete(rendered).where(rendered.c.task_id.like("other_%")))
+            session.execute(delete(tasks).where(tasks.c.task_id.like("other_%")))
+
+
 def test_thirty_users_at_once_are_all_answered(server: Any, raced: Any) -> None:
     """Each needs answers about their own permissions from Airflow's database."""
     from airflow.api_fastapi.app import get_auth_manager
@@ -368,7 +488,7 @@ def test_a_database_that_does_not_answer_is_named_and_shows_nothing(
         raise OperationalError("SELECT secret", {}, Exception("no route to host"))
 
     table, _ = raced
-    monkeypatch.setattr(known_tables, "known_tables", fails)
+    monkeypatch.setattr(known_tables, "known_tables", lambda places: fails())
     monkeypatch.setattr(airflow_site, "_LIMITS", AnswerLimits(deadline_s=0.2))
     window = airflow_site.airflow_window()
     assert isinstance(window.site, AirflowSite)
@@ -402,7 +522,7 @@ def test_every_process_imports_the_plugin_and_nothing_heavy_with_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-@pytest.mark.parametrize("value", ["off", "False", "0", "no"])
+@pytest.mark.parametrize("value", ["off", "False", "0", "disabled", ""])
 def test_the_window_can_be_switched_off(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TXLOG__WINDOW", value)
     # The module as a process imports it, and not in place of this process's own.

@@ -67,6 +67,7 @@ CASES = (
     "task",
     "operations",
     "parse",
+    "window",
     *STATEMENTS,
     "writers",
     "s3-writers",
@@ -190,6 +191,10 @@ class Bench:
             from tests.benchmarks.parse_cases import measure_parse
 
             return measure_parse(self.folder / "parse", rounds=self.rounds)
+        if case == "window":
+            from tests.benchmarks.window_cases import measure_window
+
+            return measure_window(self.folder / "window", rounds=self.rounds, scale=self.scale)
         if case in STATEMENTS and STATEMENTS[case].shape is LINEITEM and generator() is None:
             return _skipped(case, NO_GENERATOR)
         if case in ("memory", "ten-million"):

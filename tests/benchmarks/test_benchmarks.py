@@ -52,6 +52,14 @@ def test_log_benchmarks_print_one_line_a_peer_and_find_the_same_files_on_every_s
     assert all(line["ours_s"] and line["peer_s"] and line["ratio"] for line in lines[:2])
 
 
+@pytest.mark.long("three servers, a job four times")
+def test_the_benchmark_of_the_window_prints_a_line_a_case(tmp_path: Path) -> None:
+    lines = {str(line["case"]): line for line in run_benchmarks(tmp_path, "window")}
+    assert list(lines) == ["window-cached", "window-commits", "window-files", "window-progress"]
+    assert lines["window-cached"]["requests_per_s"]
+    assert lines["window-files"]["files"] == 1_000
+
+
 @pytest.mark.long("a table, and two jobs twice")
 def test_applied_changes_leave_the_rows_of_an_upsert(tmp_path: Path) -> None:
     lines = run_benchmarks(tmp_path, "apply-changes")

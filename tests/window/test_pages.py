@@ -114,6 +114,20 @@ def test_partitions_and_consumers_are_listed(orders: str) -> None:
     assert [(each["consumer"], each["version"]) for each in found["consumers"]] == [("orders_by_shop", 311)]
 
 
+def test_the_list_shows_signs_of_the_health_of_each_table(orders: str, tmp_path: Path) -> None:
+    fresh = create(str(tmp_path / "fresh"), Hands(NOW_MS))
+    rows = {row["table"]["uri"]: row["summary"] for row in facts(client(orders, fresh.uri), "")["tables"]}
+    busy, new = rows[orders], rows[fresh.uri]
+    assert (busy["vector_files"], busy["small_files"], busy["staged"]) == (0, 0, 0)
+    assert busy["log_files"] >= 30
+    assert busy["oldest_checkpoint_ms"] is not None
+    assert new["oldest_checkpoint_ms"] is None
+    text = page(client(orders, fresh.uri), "")
+    assert "no <a" in text
+    assert "checkpoint</dfn></a> yet" in text
+    assert f"{busy['log_files']} files" in text
+
+
 def test_a_commit_shows_the_commits_that_came_first_and_how_each_was_resolved(orders: str) -> None:
     text = page(client(orders), "commit", uri=orders, version=28)
     for each in (

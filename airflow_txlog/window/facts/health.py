@@ -91,9 +91,15 @@ def _sign_of_files(snapshot: Snapshot, codes: set[str]) -> Sign:
     )
 
 
+def vector_files(snapshot: Snapshot) -> int:
+    """Return the number of live files that have a deletion vector."""
+    column = snapshot.files(columns=["deletion_vector"]).column("deletion_vector")
+    return len(column) - int(column.null_count)
+
+
 def _sign_of_vectors(snapshot: Snapshot) -> Sign:
     column = snapshot.files(columns=["deletion_vector"]).column("deletion_vector")
-    files = len(column) - column.null_count
+    files = vector_files(snapshot)
     if not files:
         return Sign(name="deletion vectors", value="none", sentence="No file has deleted rows next to it.")
     chunks = [pc.struct_field(chunk, "cardinality") for chunk in column.chunks]

@@ -44,7 +44,15 @@ from airflow_txlog.window.facts.timeline import (
     sampled,
     trends,
 )
-from airflow_txlog.window.facts.version_lines import Author, KeptLines, VersionLine, author_of, chars_of, clipped
+from airflow_txlog.window.facts.version_lines import (
+    MOST_DECODED_BYTES,
+    Author,
+    KeptLines,
+    VersionLine,
+    author_of,
+    chars_of,
+    clipped,
+)
 
 MOST_COUNTED_FILES = 200_000
 """In a table of more files, the rows are not counted: that needs the statistics of each file."""
@@ -236,7 +244,7 @@ def _consumers(snapshot: Snapshot) -> list[ConsumerFact]:
 
 def _staged(table: Table) -> list[StagedFact]:
     found = []
-    for _, change in islice(staged_in(table.store), MOST_STAGED):
+    for _, change in islice(staged_in(table.store, MOST_DECODED_BYTES), MOST_STAGED):
         found.append(
             StagedFact(
                 operation=clipped(change.commit_operation, 100),

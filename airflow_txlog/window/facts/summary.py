@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
+from airflow_txlog.engine.staged_changes import staged_ids
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among
 from airflow_txlog.engine.upkeep.checks import MAX_INTERVALS_WITHOUT_CHECKPOINT, Healthy
 from airflow_txlog.errors import TableNotFound, TxlogError
 from airflow_txlog.locations import shown
-from airflow_txlog.window.facts.health import ATTENTION, BROKEN, HEALTHY, check_log_size, small_files
+from airflow_txlog.window.facts.health import ATTENTION, BROKEN, HEALTHY, check_log_size, small_files, vector_files
 from airflow_txlog.window.facts.overview import Sees, seen
 from airflow_txlog.window.facts.version_lines import KeptLines, VersionLine, clipped
 
@@ -27,7 +28,13 @@ class TableSummary:
     files: int | None = None
     size_bytes: int | None = None
     small_files: int | None = None
+    vector_files: int | None = None
+    log_files: int | None = None
     commits_after_checkpoint: int | None = None
+    oldest_checkpoint_ms: int | None = None
+    """When the oldest checkpoint was written; None if there is none."""
+    staged: int | None = None
+    """Changes that wait for their publication."""
     last: VersionLine | None = None
 
     def for_user(self, sees: Sees) -> TableSummary:
@@ -47,8 +54,8 @@ def table_summary(table: Table, kept: KeptLines) -> TableSummary:
         return TableSummary(state=BROKEN, note=clipped(str(error), 300))
     properties, unreadable = snapshot.table_properties.readable()
     read = kept.read(table.store, commits_among(listed)[-1:], properties)
-    names = [name for info in listed if (name := parse_name(info.path)) is not None]
-    newest = max((name.version for name in names if name.kind in CHECKPOINTS), default=-1)
+    names = [(name.version, info) for info in listed if (name := parse_name(info.path)) and name.kind in CHECKPOINTS]
+    newest = max((version for version, _ in names), default=-1)
     small, after = small_files(snapshot), snapshot.version - newest
     healthy, notes = Healthy(), [f"{each.name} cannot be read" for each in unreadable]
     if small > healthy.tiny_files and 2 * small > snapshot.num_files:
@@ -64,6 +71,10 @@ def table_summary(table: Table, kept: KeptLines) -> TableSummary:
         files=snapshot.num_files,
         size_bytes=snapshot.size_bytes,
         small_files=small,
+        vector_files=vector_files(snapshot),
+        log_files=len(listed),
+        oldest_checkpoint_ms=min((info.modified_ms for _, info in names), default=None),
+        staged=len(staged_ids(table.store)),
         commits_after_checkpoint=after,
         last=read[0].line if read else None,
     )
