@@ -108,6 +108,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(chosen, key=lambda item: item.get_closest_marker("slow") is None)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Leave what a worker has gathered to the end of its process: pytest would look through it five times."""
+    gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """After the run: the lines that tests reported, and the seconds of each folder, so that CI shows both."""
     outcomes = [terminalreporter.stats.get(outcome, []) for outcome in ("passed", "failed", "skipped", "")]

@@ -25,7 +25,7 @@ def test_one_that_is_dropped_where_nothing_can_be_asked_of_its_store_makes_no_no
 
     output = Output(io.BytesIO(), lambda: None, refuse)
     del output
-    gc.collect()
+    gc.collect(1)
     assert (tried, noise) == ([True], [])
 
 
@@ -42,7 +42,7 @@ def test_a_forked_child_leaves_the_file_of_its_parent_alone() -> None:
         try:
             output.discard()
             del output
-            gc.collect()
+            gc.collect(1)
         finally:
             os._exit(0)
     os.waitpid(child, 0)

@@ -24,7 +24,7 @@ from airflow_txlog.contract.operations.fields import (
     Share,
     SomeColumnNames,
 )
-from airflow_txlog.contract.operations.reading import Change, Part, Sees, check_names, kinds_of, read, want
+from airflow_txlog.contract.operations.reading import Change, Part, Sees, check_names, fields_of, kinds_of, read, want
 from airflow_txlog.contract.parameters import decode_parameter
 
 _PLACE = "arguments"
@@ -148,7 +148,7 @@ _KIND = ""
 
 def _given(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
-        held = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
+        held = ((field, getattr(value, field.name)) for field in fields_of(type(value)).values())
         given = {field.name: _given(inner) for field, inner in held if inner != _default_of(field)}
         # Two records may differ only in a default, as clauses of a merge do in `then`.
         return given | {_KIND: type(value).__name__}

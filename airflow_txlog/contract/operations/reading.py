@@ -62,13 +62,19 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def kinds_of(cls: type) -> dict[str, Any]:
     """Return the types of a record's fields by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else msgspec.structs.fields(cls)
-    return {field.name: hints[field.name] for field in fields}
+    names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else fields_of(cls)
+    return {name: hints[name] for name in names}
+
+
+@cache
+def fields_of(cls: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return what msgspec says of each field of a record, which it finds out anew each time: a millisecond."""
+    return {field.name: field for field in msgspec.structs.fields(cls)}
 
 
 def check_names(cls: type[msgspec.Struct], given: Mapping[str, Any], place: str, called: str) -> None:
     """Raise InvalidJobSpec for a name that is not a field of the record, and for a required field that is missing."""
-    fields = {field.name: field for field in msgspec.structs.fields(cls)}
+    fields = fields_of(cls)
     for name in given:
         if name not in fields:
             raise unknown(f"{place}.{name}", fields)
