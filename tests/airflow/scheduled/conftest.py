@@ -13,7 +13,8 @@ from tests.airflow.scheduled.deployment import Deployment
 from tests.airflow.scheduled.postgres import why_not
 
 
-@pytest.fixture(scope="session")
+# Not for the session: to its end they would parse DAGs every five seconds.
+@pytest.fixture(scope="package")
 def airflow() -> Iterator[Deployment]:
     """A scheduler, a dag processor and an API server over PostgreSQL; skips where there is no PostgreSQL."""
     reason = why_not()
