@@ -21,13 +21,16 @@ PYTEST_WORKERS ?= -n 2
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
-.PHONY: help venv demo test test-long fuzz histories mutants lint docs docs-serve bench lock audit check-install package workflows compatibility clean
+.PHONY: help venv fetch demo test test-long fuzz histories mutants lint docs docs-serve bench lock audit check-install package workflows compatibility clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 venv: ## make or refresh .venv from constraints.txt and pyproject.toml
 	@tools/ensure_venv.sh
+
+fetch: venv ## fetch what the tests run beside: servers of stores, delta-spark, PostgreSQL; `make test` does it, too
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/ensure_postgres.sh; tools/ensure_tpchgen.sh; tools/with_stores.sh true
 
 demo: venv ## run the demo pipeline: real Airflow, real Spark, the flights of 2013; STORE=s3 on an S3 server, RUNNER=cluster on a Spark cluster, RUNNER=warm on a shared Spark
 	@$(WITH_JAVA) $(if $(filter s3,$(STORE)),tools/with_stores.sh --only s3) $(PYTHON) -m tools.demo $(if $(STORE),--store $(STORE)) $(if $(RUNNER),--runner $(RUNNER))
