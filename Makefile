@@ -67,9 +67,9 @@ docs-serve: venv ## serve the documentation site at http://127.0.0.1:8000, and b
 	@tools/ensure_docs.sh
 	@$(MKDOCS) serve --watch tools/site_hooks.py
 
-bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete merge" SCALE=0.1 ROUNDS=5 WORKERS=2
+bench: venv ## time us against PySpark, deltalake and delta-spark; CASES="delete merge" SCALE=0.1 ROUNDS=5 WORKERS=2; DELAY=20 for requests to S3
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_tpchgen.sh; tools/with_stores.sh --only s3 $(PYTHON) -m tests.benchmarks $(if $(CASES),--cases $(CASES)) $(if $(SCALE),--scale $(SCALE)) \
-	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(WORKERS),--workers $(WORKERS))
+	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(DELAY),--delay $(DELAY))
 
 lock: ## write constraints.txt anew from a clean environment
 	@tools/lock.sh

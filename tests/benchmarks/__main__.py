@@ -13,19 +13,21 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.places import NO_SERVER, S3Folder, has_server, set_keys
 from tests.benchmarks.statements import LINEITEM, NO_GENERATOR, STATEMENTS, generator
 from tests.benchmarks.timing import Line, measure
+from tests.helpers import s3
 from tests.helpers.paths import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_txlog.contract.job import JobResult, JobSpec
+    from tests.benchmarks.relay import Relay
     from tests.helpers.delta_spark import DeltaSpark
 
 # Of the log alone.
@@ -75,7 +77,9 @@ CASES = (
     "s3-list",
     "s3-append",
     "s3-delete",
+    "s3-update",
     "s3-merge",
+    "s3-optimize",
 )
 # Run where they are asked for, each alone or all as "heavy": they take minutes.
 HEAVY_CASES = (
@@ -101,12 +105,18 @@ S3_ROWS = 0.25
 class Bench:
     """What the cases share: where they work, how large they are, and one Spark session for those that need it."""
 
-    def __init__(self, folder: Path, scale: float, rounds: int, workers: int = 0) -> None:
-        """`workers`: how many of a cluster's workers, of one core each, a Spark has; 0: none, it has this process."""
+    def __init__(
+        self, folder: Path, scale: float, rounds: int, workers: int = 0, delay_ms: float | None = None
+    ) -> None:
+        """`workers`: how many of a cluster's workers, of one core each, a Spark has; 0: none, it has this process.
+
+        `delay_ms`: requests to S3 pass through a relay that counts them, and take this much longer.
+        """
         self.folder = folder
         self.scale = scale
         self.rounds = rounds
         self.workers = workers
+        self.delay_ms = delay_ms
         self._spark: SparkSession | None = None
         self._open = contextlib.ExitStack()
 
@@ -241,7 +251,9 @@ class Bench:
             "s3-list": self.s3_list,
             "s3-append": lambda: self.s3_rows("append"),
             "s3-delete": lambda: self.s3_rows("delete"),
+            "s3-update": lambda: self.s3_rows("update"),
             "s3-merge": lambda: self.s3_rows("merge"),
+            "s3-optimize": lambda: self.s3_rows("optimize"),
         }
         lines = self.statement(case) if case in STATEMENTS else cases[case]()
         return [dataclasses.asdict(line) for line in lines]
@@ -427,26 +439,47 @@ class Bench:
     def _s3_listing(self, case: str, table: Path, predicate: str | None, expected: int) -> list[Line]:
         from tests.benchmarks.scale_cases import DeltaLakeListing, OurListing
 
-        with S3Folder() as s3:
+        with S3Folder(self._endpoint) as s3:
             s3.put(table)
             ours = OurListing(s3.uri, predicate, s3.options)
-            return self._measure(
-                case, [ours, DeltaLakeListing(s3.uri, predicate, s3.peer_options)], equal_paths(expected)
-            )
+            sides = [ours, DeltaLakeListing(s3.uri, predicate, s3.peer_options)]
+            return self._measure(case, sides, equal_paths(expected), relay=self.relay)
 
     def s3_rows(self, kind: str) -> list[Line]:
         """The local case of this kind, with a quarter of its rows, and without the sides that need Hadoop's jars."""
         from tests.benchmarks.append_cases import append_sides
-        from tests.benchmarks.row_cases import delete_sides, merge_sides
+        from tests.benchmarks.optimize_cases import optimize_sides
+        from tests.benchmarks.row_cases import delete_sides, merge_sides, update_sides
 
         case, events = f"s3-{kind}", self._events(self.scale * S3_ROWS)
-        make = {"append": partial(append_sides, "append"), "delete": delete_sides, "merge": merge_sides}[kind]
-        sides = [side for side in make(events, self.folder / case, self.spark) if side.name in ("ours", "deltalake")]
-        expected = events.rows if kind == "append" else getattr(events, f"rows_after_{kind}")
+        folder, spark = self.folder / case, self.spark if self.workers else None
+        rewriting = {"delete": delete_sides, "update": update_sides, "merge": merge_sides}
         with contextlib.ExitStack() as folders:
+            if kind == "append":
+                made = append_sides("append", events, folder, spark)
+            elif kind == "optimize":
+                made = folders.enter_context(optimize_sides(events, folder, spark, ()))
+            else:
+                made = rewriting[kind](events, folder, spark)
+            sides = [side for side in made if side.name in ("ours", "deltalake")]
             for side in sides:
-                side.s3 = folders.enter_context(S3Folder())
-            return self._measure(case, sides, equal_tables(expected))
+                side.s3 = folders.enter_context(S3Folder(self._endpoint))
+            left = kind in rewriting
+            expected = getattr(events, f"rows_after_{kind}") if left else events.rows
+            return self._measure(case, sides, equal_tables(expected), relay=self.relay)
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        """The relay to the S3 server, until `close`."""
+        from tests.benchmarks.relay import Relay
+
+        if self.delay_ms is None:
+            return None
+        return self._open.enter_context(Relay(str(s3.options()["endpoint_url"]), self.delay_ms / 1000))
+
+    @property
+    def _endpoint(self) -> str | None:
+        return None if self.relay is None else self.relay.endpoint
 
     def memory(self) -> list[dict[str, Any]]:
         from tests.benchmarks.memory_cases import measure_memory
@@ -516,8 +549,10 @@ class Bench:
         events.make()
         return events
 
-    def _measure(self, case: str, sides: Any, check: Callable[[str, Any], None]) -> list[Line]:
-        lines = measure(case, sides, rounds=self.rounds, scale=self.scale, check=check)
+    def _measure(
+        self, case: str, sides: Any, check: Callable[[str, Any], None], relay: Relay | None = None
+    ) -> list[Line]:
+        lines = measure(case, sides, rounds=self.rounds, scale=self.scale, check=check, relay=relay)
         shutil.rmtree(self.folder / case, ignore_errors=True)
         return lines
 
@@ -580,13 +615,14 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up; 0 for it alone")
     parser.add_argument("--workers", type=int, default=0, help="of a Spark cluster on loopback, a core each; 0: none")
+    parser.add_argument("--delay", type=float, help="ms that each request to S3 takes longer; a relay counts them")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="where the tables are made")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json", help="where the lines are kept")
     options = parser.parse_args()
 
     if has_server():
         set_keys()
-    bench = Bench(options.folder.resolve(), options.scale, options.rounds, options.workers)
+    bench = Bench(options.folder.resolve(), options.scale, options.rounds, options.workers, options.delay)
     options.folder.mkdir(parents=True, exist_ok=True)
     lines = []
     with contextlib.closing(bench):

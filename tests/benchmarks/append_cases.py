@@ -97,7 +97,7 @@ class OurAppend(AppendSide):
     """A write job that makes the table and appends the rows."""
 
     name: str = "ours"
-    spark: SparkSession
+    spark: SparkSession | None
     told: str = ""
     expect_or_fail: dict[str, str] = field(default_factory=dict)
 
@@ -198,7 +198,7 @@ def staged_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowS
 
 
 def append_sides(
-    kind: str, events: Events, folder: Path, spark: SparkSession, child: DeltaSpark | None = None
+    kind: str, events: Events, folder: Path, spark: SparkSession | None, child: DeltaSpark | None = None
 ) -> list[RowSide]:
     """Every row of the events, into a table of its own."""
     rows = KINDS[kind]

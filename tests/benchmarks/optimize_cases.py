@@ -51,7 +51,7 @@ class Optimized(RowSide):
 
     def result(self) -> pa.Table:
         """All rows, of what must have become few files."""
-        found = Table.open(str(self.table))
+        found = Table.open(self.uri, self.options)
         snapshot = found.snapshot()
         assert snapshot.num_files <= MOST_FILES[self.target_bytes]
         read = snapshot.files(snapshot.read_predicate(CONDITION)).num_rows
@@ -83,9 +83,7 @@ class DeltaLakeOptimize(Optimized, DeltaLakeSide):
     columns: Sequence[str]
 
     def run(self) -> None:
-        from deltalake import DeltaTable
-
-        optimizer = DeltaTable(str(self.table)).optimize
+        optimizer = self.opened.optimize
         if self.columns:
             optimizer.z_order(list(self.columns), target_size=self.target_bytes)
         else:
@@ -94,22 +92,23 @@ class DeltaLakeOptimize(Optimized, DeltaLakeSide):
 
 @contextlib.contextmanager
 def optimize_sides(
-    events: Events, folder: Path, spark: SparkSession, columns: Sequence[str], *, clusters: bool = False
+    events: Events, folder: Path, spark: SparkSession | None, columns: Sequence[str], *, clusters: bool = False
 ) -> Iterator[list[RowSide]]:
     """Compaction of 16 files, or with `columns` their Z-order, or the clustering of a table by them."""
     target_bytes = CLUSTERED_TARGET_BYTES if clusters else TARGET_BYTES
     of_table, of_command = (columns, ()) if clusters else ((), columns)
-    ours = OurOptimize(
-        events=events,
-        folder=folder / "ours",
-        spark=spark,
-        operation="optimize",
-        arguments={"target_bytes": target_bytes, "zorder_by": list(of_command) or None},
-        target_bytes=target_bytes,
-        cluster_by=of_table,
-    )
-    lake = DeltaLakeOptimize(events=events, folder=folder / "deltalake", columns=columns, target_bytes=target_bytes)
-    sides: list[RowSide] = [ours, lake]
+    sides: list[RowSide] = [
+        OurOptimize(
+            events=events,
+            folder=folder / "ours",
+            spark=spark,
+            operation="optimize",
+            arguments={"target_bytes": target_bytes, "zorder_by": list(of_command) or None},
+            target_bytes=target_bytes,
+            cluster_by=of_table,
+        ),
+        DeltaLakeOptimize(events=events, folder=folder / "deltalake", columns=columns, target_bytes=target_bytes),
+    ]
     if not jars():
         yield sides
         return

@@ -25,14 +25,16 @@ def set_keys() -> None:
 class S3Folder:
     """A new folder, and how both libraries open a table in it. As a context, it is empty in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str | None = None) -> None:
+        """`endpoint`: that of a relay to the server."""
         self.uri = s3.new_folder()
         given = s3.options()
-        self.options: dict[str, Any] = {"endpoint_url": given["endpoint_url"], "region": given["region"]}
+        endpoint = endpoint or str(given["endpoint_url"])
+        self.options: dict[str, Any] = {"endpoint_url": endpoint, "region": given["region"]}
         self.peer_options = {
             "AWS_ACCESS_KEY_ID": given["key"],
             "AWS_SECRET_ACCESS_KEY": given["secret"],
-            "AWS_ENDPOINT_URL": given["endpoint_url"],
+            "AWS_ENDPOINT_URL": endpoint,
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": given["region"],
         }

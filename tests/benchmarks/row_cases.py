@@ -67,8 +67,13 @@ class RowSide:
             self.s3.put(self.table)
 
 
-def run_as_a_runner(spec: JobSpec, spark: SparkSession) -> JobResult:
-    """The result of a job that gets its session where it asks for Spark; on a cluster it begins with it."""
+def run_as_a_runner(spec: JobSpec, spark: SparkSession | None) -> JobResult:
+    """The result of a job that gets its session where it asks for Spark; on a cluster it begins with it.
+
+    Without a session, the job starts one if it asks for Spark.
+    """
+    if spark is None:
+        return run_job(spec, None)
     return run_job(spec, None, start=lambda: spark) if is_local(spark) else run_job(spec, spark)
 
 
@@ -77,7 +82,7 @@ class OurJob(RowSide):
     """A job of ours in the process of the benchmark."""
 
     name: str = "ours"
-    spark: SparkSession
+    spark: SparkSession | None
     operation: str
     arguments: dict[str, object]
     told: str = ""
@@ -250,7 +255,7 @@ class DeltaLakeMerge(DeltaLakeSide):
         )
 
 
-def delete_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+def delete_sides(events: Events, folder: Path, spark: SparkSession | None) -> list[RowSide]:
     """DELETE of one customer in a thousand."""
     ours = OurJob(
         events=events,
@@ -266,7 +271,7 @@ def delete_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowS
     ]
 
 
-def update_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+def update_sides(events: Events, folder: Path, spark: SparkSession | None) -> list[RowSide]:
     """UPDATE of two columns of one customer in a thousand; both values are of their own row."""
     ours = OurJob(
         events=events,
@@ -286,7 +291,7 @@ def update_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowS
     ]
 
 
-def our_merge(events: Events, folder: Path, spark: SparkSession, on: str = MATCH, name: str = "ours") -> OurJob:
+def our_merge(events: Events, folder: Path, spark: SparkSession | None, on: str = MATCH, name: str = "ours") -> OurJob:
     """MERGE of 40,000 rows: half of them update, half are new."""
     return OurJob(
         events=events,
@@ -305,7 +310,7 @@ def our_merge(events: Events, folder: Path, spark: SparkSession, on: str = MATCH
     )
 
 
-def merge_sides(events: Events, folder: Path, spark: SparkSession) -> list[RowSide]:
+def merge_sides(events: Events, folder: Path, spark: SparkSession | None) -> list[RowSide]:
     """The same MERGE of all."""
     return [
         our_merge(events, folder, spark),

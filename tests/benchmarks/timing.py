@@ -15,9 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.benchmarks.peaks import family
+
+if TYPE_CHECKING:
+    from tests.benchmarks.relay import Relay
 
 NOT_COUNTED: set[int] = set()
 """Processes that the benchmark started and that are no part of a side: their CPU time does not count."""
@@ -64,36 +67,53 @@ class Line:
     peer_cpu_s: float
     cpu_ratio: float | None
     """None where a side took less than the kernel's clock can tell."""
+    ours_requests: int | None = None
+    """On S3 behind a relay: the median number of requests. `delay_ms` was added to each."""
+    peer_requests: int | None = None
+    delay_ms: float | None = None
     ours_peak_mb: dict[str, int] | None = None
     """The most memory of our side in any round, where the side tells it (see `peaks`)."""
 
 
 def measure(
-    case: str, sides: Sequence[Side], *, rounds: int, scale: float, check: Callable[[str, Any], None]
+    case: str,
+    sides: Sequence[Side],
+    *,
+    rounds: int,
+    scale: float,
+    check: Callable[[str, Any], None],
+    relay: Relay | None = None,
 ) -> list[Line]:
     """Medians of `rounds` alternating rounds after one warm-up: one line for each side that is not `ours`.
 
-    Without rounds the warm-up is what is measured: whether a case works at all.
+    Without rounds the warm-up is what is measured: whether a case works at all. `relay`: it counts the sides' requests.
     """
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     cpu: dict[str, list[float]] = {side.name: [] for side in sides}
+    requests: dict[str, list[int]] = {side.name: [] for side in sides}
     peaks: dict[str, int] = {}
     for number in range(rounds + 1):
         start = number % len(sides)
         for side in [*sides[start:], *sides[:start]]:
             side.prepare()
+            if relay is not None:
+                relay.take()
             used, began = cpu_seconds(), time.perf_counter()
             side.run()
             took = (time.perf_counter() - began) / getattr(side, "repeats", 1)
             used = (cpu_seconds() - used) / getattr(side, "repeats", 1)
+            sent = None if relay is None else relay.take()
             check(side.name, side.result())
             if number > 0 or not rounds:
                 seconds[side.name].append(took)
                 cpu[side.name].append(used)
+                requests[side.name].append(0 if sent is None else sent.total())
                 for kind, peak in (getattr(side, "peak_mb", {}) if side.name == "ours" else {}).items():
                     peaks[kind] = max(peaks.get(kind, 0), peak)
             label = f"round {number}/{rounds}" if number else "warm-up"
             told = getattr(side, "told", "")
+            if sent is not None:
+                told += f"; {sent.total()} requests: {dict(sent.most_common())}"
             print(f"  {case}: {label}: {side.name} {took:.3g} s, CPU {used:.3g} s{told}", file=sys.stderr, flush=True)
     ours, our_cpu = seconds.pop("ours"), cpu.pop("ours")
     return [
@@ -111,6 +131,9 @@ def measure(
             ours_cpu_s=round(statistics.median(our_cpu), 4),
             peer_cpu_s=round(statistics.median(cpu[peer]), 4),
             cpu_ratio=_median_ratio(our_cpu, cpu[peer]),
+            ours_requests=None if relay is None else round(statistics.median(requests["ours"])),
+            peer_requests=None if relay is None else round(statistics.median(requests[peer])),
+            delay_ms=None if relay is None else 1000 * relay.delay_s,
             ours_peak_mb=peaks or None,
         )
         for peer, theirs in seconds.items()
