@@ -7,6 +7,7 @@ file, because no other process knows the name. Source: soundness A17, B10.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import hashlib
 import os
@@ -137,6 +138,16 @@ class RowGroupWriter:
         self._with_digest = with_digest
         most = store.limits.row_group_bytes
         self._row_group_bytes = most if row_group_bytes is None else min(most, row_group_bytes)
+        kinds = [field.type for field in schema]
+        self._hiding_nulls = [number for number, kind in enumerate(kinds) if hides_nulls(kind)]
+        self._dictionaries = [number for number, kind in enumerate(kinds) if pa.types.is_dictionary(kind)]
+
+    def another(self, path: str, options: Mapping[str, Any]) -> RowGroupWriter:
+        """Return the writer of another file, before its first row. Call it before the first row of this one."""
+        found = copy.copy(self)
+        found.path, found._options = path, dict(options)
+        found._pending, found._statistics = [], self._statistics.empty()
+        return found
 
     @property
     def is_open(self) -> bool:
@@ -161,7 +172,7 @@ class RowGroupWriter:
         """Write the gathered rows, if any, as one row group."""
         if not self._pending:
             return
-        table = _writable(pa.Table.from_batches(self._pending, self.schema))
+        table = self._writable(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
         self._write_group(self._begun(), table)
         if self._keeps is not None:
@@ -227,6 +238,14 @@ class RowGroupWriter:
             digest=self._sink.digest() if self._with_digest else None,
         )
 
+    def _writable(self, table: pa.Table) -> pa.Table:
+        """Return the same rows in a form that Arrow writes."""
+        for number in self._hiding_nulls:
+            field = self.schema.field(number)
+            chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
+            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+        return without_spare_values(table, self._dictionaries) if self._dictionaries else table
+
     def _stream(self, sink: Any) -> Any:
         """Return the stream to `sink` that Arrow writes to."""
         return sink
@@ -258,15 +277,6 @@ class RowGroupWriter:
         self._writer = None
 
 
-def _writable(table: pa.Table) -> pa.Table:
-    """Return the same rows in a form that Arrow writes."""
-    for number, field in enumerate(table.schema):
-        if hides_nulls(field.type):
-            chunks = [without_hidden_nulls(chunk) for chunk in table.column(number).chunks]
-            table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
-    return without_spare_values(table)
-
-
 def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_bytes: int = _DIGESTED_BYTES) -> bool:
     """Return whether the file has exactly these bytes. Reads it whole, unless its size differs."""
     try:
@@ -284,16 +294,15 @@ def has_digest(store: Store, path: str, size_bytes: int, digest: str, chunk_byte
     return found.hexdigest() == digest
 
 
-def without_spare_values(table: pa.Table) -> pa.Table:
-    """Return the table with each dictionary column in one chunk, and only the values that a row has.
+def without_spare_values(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
+    """Return the table with each of these dictionary columns in one chunk, and only the values that a row has.
 
     No file may contain deleted values, dictionary pages included.
     """
     columns = table.columns
-    spare = [number for number, column in enumerate(columns) if pa.types.is_dictionary(column.type)]
-    for number in spare:
+    for number in numbers:
         columns[number] = _compacted(columns[number].unify_dictionaries().chunks)
-    return pa.Table.from_arrays(columns, schema=table.schema) if spare else table
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:

@@ -41,6 +41,9 @@ def is_variant(kind: pa.DataType) -> bool:
 
 # The protocol's choice for a table without delta.parquet.compression.codec.
 DEFAULT_CODEC = "ZSTD"
+SMALL_CODEC = "SNAPPY"
+"""That of a small file: to begin a page in zstd costs more time than to write a small page."""
+_SMALL_COLUMN_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,12 @@ class ParquetFormat:
 
 
 DEFAULT_FORMAT = ParquetFormat()
+
+
+def codec_for(num_columns: int, size_bytes: int | None) -> str:
+    """Return the codec of a new file whose rows take `size_bytes` in memory (None: unknown), if the table has none."""
+    is_small = size_bytes is not None and size_bytes < num_columns * _SMALL_COLUMN_BYTES
+    return SMALL_CODEC if is_small else DEFAULT_CODEC
 
 
 def file_suffix(codec: str | dict[str, str]) -> str:

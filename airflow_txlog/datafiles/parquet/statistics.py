@@ -41,6 +41,9 @@ INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 _Texts: TypeAlias = tuple[str | None, str | None]
 _Ways: TypeAlias = tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]
 
+# The table's field of each column, and its number among others.
+_Places: TypeAlias = dict[str, tuple[pa.Field, int | None]]
+
 _STRING_CHARS = 32
 _MAX_STRING_CHARS = 2 * _STRING_CHARS
 _MAX_CHAR = chr(0x10FFFF)
@@ -78,6 +81,7 @@ class StatisticsCollector:
         self._schema = schema
         self._num_records = 0
         self._added_apart: frozenset[str] = frozenset()
+        self._held = _Held()
 
     def empty(self) -> StatisticsCollector:
         """Return a collector for another file of the same columns. Call it before the first row."""
@@ -142,17 +146,21 @@ class StatisticsCollector:
 
     def add_values(self, rows: pa.Table | pa.RecordBatch, names: Collection[str]) -> None:
         """Add these columns of rows that are counted elsewhere."""
-        fields = FileFields(rows.schema)
+        places = self._held.places(rows.schema, self._schema, self._columns)
         for name in names:
             if name not in self._columns:
                 continue
-            field, columns = self._schema.field(name), self._columns[name]
-            found = fields.find(field)
+            columns = self._columns[name]
+            field, found = places[name]
             assert found is not None
             held, nulls = rows.column(found), 0
-            if isinstance(held, pa.ChunkedArray) and pa.types.is_dictionary(held.type) and held.type != field.type:
+            if isinstance(held, pa.ChunkedArray) and held.num_chunks == 1:
+                # Arrow's functions take less time for an array.
+                held = held.chunk(0)
+            if isinstance(rows, pa.Table) and pa.types.is_dictionary(held.type) and held.type != field.type:
                 # Each value counts once for the bounds. Nulls are counted before they are dropped.
-                used = [chunk.dictionary.take(pc.unique(chunk.indices.drop_null())) for chunk in held.chunks]
+                chunks = held.chunks if isinstance(held, pa.ChunkedArray) else [held]
+                used = [chunk.dictionary.take(pc.unique(chunk.indices.drop_null())) for chunk in chunks]
                 held, nulls = pa.chunked_array(used, held.type.value_type), held.null_count
             try:
                 values = _in_current_type(held, field)
@@ -167,6 +175,23 @@ class StatisticsCollector:
     def finish(self) -> str:
         """Return the JSON of `add.stats` for all rows so far."""
         return _json(self._num_records, (column for columns in self._columns.values() for column in columns))
+
+
+class _Held:
+    """Where rows have the columns of the statistics. The files of one writer share it: their rows are alike."""
+
+    def __init__(self) -> None:
+        # One value, because the files may be closed by several threads.
+        self._found: tuple[pa.Schema, _Places] = pa.schema([]), {}
+
+    def places(self, held: pa.Schema, wanted: pa.Schema, names: Collection[str]) -> _Places:
+        """Return for each column its field in `wanted`, and its number in rows of the schema `held`."""
+        schema, places = self._found
+        if not (held.equals(schema, check_metadata=True) and all(name in places for name in names)):
+            members = FileFields(held)
+            places = {name: (field, members.find(field)) for name in names for field in [wanted.field(name)]}
+            self._found = held, places
+        return places
 
 
 def file_statistics(
@@ -230,7 +255,8 @@ class _Column:
             if pc.any(is_nan).as_py():
                 self._has_nan = True
                 values = values.filter(pc.invert(is_nan))
-        found = pc.min_max(values).as_py()
+        # Not `pc.min_max`, whose options take longer than the bounds of a few values.
+        found = pc.call_function("min_max", [values]).as_py()
         if found["min"] is not None:
             self._lower = found["min"] if self._lower is None else min(self._lower, found["min"])
             self._upper = found["max"] if self._upper is None else max(self._upper, found["max"])
@@ -318,7 +344,7 @@ def _ways(kind: pa.DataType) -> _Ways:
         case Text():
             # As bytes, whose order is Spark's; a value that is not UTF-8 then costs its bounds and nothing else.
             if pa.types.is_string(kind):
-                return lambda values: values.cast(pa.binary()), _string_texts
+                return _as_bytes, _string_texts
             return lambda values: values.cast(pa.large_string()).cast(pa.large_binary()), _string_texts
         case Date() as codec:
             return codec.plain_of, _date_texts
@@ -326,6 +352,10 @@ def _ways(kind: pa.DataType) -> _Ways:
             zone = "" if codec.arrow.tz is None else "Z"
             return codec.plain_of, lambda lower, upper: _timestamp_texts(lower, upper, zone)
     return None, lambda lower, upper: (None, None)
+
+
+def _as_bytes(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    return values.view(pa.binary()) if isinstance(values, pa.Array) else values.cast(pa.binary())
 
 
 def _float_texts(lower: float, upper: float, codec: Float) -> _Texts:
@@ -386,7 +416,7 @@ def _timestamp_texts(lower: int, upper: int, zone: str) -> _Texts:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-_string = json.JSONEncoder(ensure_ascii=False).encode
+_string = json.encoder.encode_basestring
 # JSON by name.
 _Tree: TypeAlias = dict[str, Any]
 

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.parquet.conversion import conforming, convert_array, null_in, relabel
+from airflow_txlog.datafiles.parquet.conversion import conforming
 from airflow_txlog.datafiles.parquet.encryption import writing_options
 from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, WrittenRows
@@ -26,14 +25,16 @@ from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
     FileFields,
     ParquetFormat,
+    codec_for,
     file_suffix,
     is_mapped,
     physical_name,
     physical_schema,
     stored_type,
 )
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN, FileKey, split_by_partition
 from airflow_txlog.datafiles.parquet.statistics import INDEXED_COLUMNS_DEFAULT, StatisticsCollector
-from airflow_txlog.datafiles.partitioning import hive_directory, partition_string
+from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.staged_files import (
     CHANGE_DIRECTORY,
@@ -48,11 +49,9 @@ from airflow_txlog.storage import Store, StoreReference
 # Fewer files than these are closed one after the other; more are closed in parallel, because stores answer slowly.
 _MANY_FILES = 8
 _CLOSED_AT_ONCE = 4
+_MOST_IN_TURN = 16
 # Without delta.targetFileSize: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
-
-# Rows may come with this column (int32) after the table's: files never mix rows of two segments.
-SEGMENT_COLUMN = "_txlog_segment"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +130,11 @@ class Layout:
         """
         return pa.schema([*self.data_schema, *self.materialized])
 
+    @cached_property
+    def stored_schema(self) -> pa.Schema:
+        """The same columns as a file holds them: by physical name."""
+        return physical_schema(self.file_schema)
+
     @property
     def materialized(self) -> list[pa.Field]:
         """The partition columns that files contain."""
@@ -156,14 +160,14 @@ class Layout:
             schema, indexed_columns=self.indexed_columns, num_indexed_columns=self.num_indexed_columns
         )
 
-    def new_path(self, attempt: str, number: int, partition: Sequence[str | None]) -> str:
+    def new_path(self, attempt: str, number: int, partition: Sequence[str | None], options: Mapping[str, Any]) -> str:
         """Return the path of a file of new rows, relative to the table and not encoded.
 
-        `attempt` is the UUID of the task's attempt.
+        `attempt` is the UUID of the task's attempt, and `options` are those of the file's writer.
         """
         directory = self._prefix(attempt) or hive_directory(self.partition_columns, partition)
         kinds = CHANGE_DIRECTORY if self.is_change else ""
-        return self._path((self.folder, kinds, directory), attempt, f"{number:03d}", self.parquet.options())
+        return self._path((self.folder, kinds, directory), attempt, f"{number:03d}", options)
 
     def path_in(self, directory: str, attempt: str, number: str, options: Mapping[str, Any]) -> str:
         """Return the path of a file that replaces others in `directory` ("" for the root).
@@ -185,13 +189,6 @@ class Layout:
         return attempt[:2] if any(map(is_mapped, self.schema)) else ""
 
 
-class FileKey(NamedTuple):
-    """The values that all rows of one file share: the partition's strings, and the segment if rows have one."""
-
-    partition: tuple[str | None, ...]
-    segment: int | None = None
-
-
 class PartitionedWriter:
     """Splits rows by partition and segment, and writes the files of each. Not to be shared between threads.
 
@@ -203,13 +200,25 @@ class PartitionedWriter:
         self._layout = layout
         self.store = store or layout.store.open()
         self._attempt = SYSTEM_CLOCK.unique_id()
-        self._file_schema = physical_schema(layout.file_schema)
-        self._statistics = layout.statistics()
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._split_bytes = min(self.store.limits.split_bytes, layout.target_bytes)
         self._writers: dict[FileKey, RowGroupWriter] = {}
+        self._first = RowGroupWriter(
+            self.store,
+            "",
+            layout.stored_schema,
+            options={},
+            key_values=dict(layout.key_values),
+            statistics=layout.statistics(),
+            # A file must be able to end near a small target.
+            row_group_bytes=layout.target_bytes,
+            with_digest=layout.with_digests,
+            discards=layout.discards,
+            keeps=layout.keeps,
+        )
+        """Writes no file: those that do are made from it."""
         self._staged: list[StagedFile] = []
         self._abandoned: list[RowGroupWriter] = []
         self._changes: PartitionedWriter | None = None
@@ -261,7 +270,7 @@ class PartitionedWriter:
 
     def finish(self) -> list[StagedFile]:
         """Write the remaining rows and return every staged file, in no order."""
-        self._split()
+        self._split(is_last=True)
         self._close(list(self._writers))
         return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]
 
@@ -273,44 +282,37 @@ class PartitionedWriter:
             if other is not None:
                 other.abandon()
 
-    def _split(self) -> None:
+    def _split(self, *, is_last: bool = False) -> None:
+        """Give the gathered rows to the writers of their files. `is_last`: no other rows follow."""
         if not self._gathered:
             return
         table = pa.Table.from_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         for key, part in split_by_partition(table, self._layout):
+            size_bytes = part.nbytes
             # A batch may be larger than a small target.
-            most = max(1, part.num_rows * self._layout.target_bytes // max(1, part.nbytes))
+            most = max(1, part.num_rows * self._layout.target_bytes // max(1, size_bytes))
             for batch in part.to_batches(max_chunksize=most):
-                self._writer(key).write(as_in_file(batch, self._layout.file_schema, self._file_schema))
+                self._writer(key, size_bytes if is_last else None).write(batch)
         self._relieve()
 
-    def _writer(self, key: FileKey) -> RowGroupWriter:
+    def _writer(self, key: FileKey, size_bytes: int | None) -> RowGroupWriter:
+        """Return the writer of a file; `size_bytes` are those of all its rows if it is new and no others follow."""
         if key in self._writers and self._writers[key].written_bytes >= self._layout.target_bytes:
             self._close([key])
         if key not in self._writers:
-            path = self._layout.new_path(self._attempt, self._files, key.partition)
+            options = self._options(size_bytes)
+            path = self._layout.new_path(self._attempt, self._files, key.partition, options)
             self._files += 1
-            self._writers[key] = RowGroupWriter(
-                self.store,
-                path,
-                self._file_schema,
-                options=self._options(),
-                key_values=dict(self._layout.key_values),
-                statistics=self._statistics.empty(),
-                # A file must be able to end near a small target.
-                row_group_bytes=self._layout.target_bytes,
-                with_digest=self._layout.with_digests,
-                discards=self._layout.discards,
-                keeps=self._layout.keeps,
-            )
+            self._writers[key] = self._first.another(path, options)
         return self._writers[key]
 
-    def _options(self) -> dict[str, Any]:
-        options, key = self._layout.parquet.options(), self._layout.key
+    def _options(self, size_bytes: int | None) -> dict[str, Any]:
+        codec, key = codec_for(len(self._layout.stored_schema), size_bytes), self._layout.key
+        options = self._layout.parquet.options(codec)
         if key is None:
             return options
-        return {**options, **writing_options(key, self._file_schema)}
+        return {**options, **writing_options(key, self._layout.stored_schema)}
 
     def _relieve(self) -> None:
         """Write out the largest partitions until the rest fits, and close the files above `limits.open_files`."""
@@ -329,17 +331,25 @@ class PartitionedWriter:
         writers = [self._writers.pop(key) for key in keys]
         self._abandoned += writers
         if len(keys) < _MANY_FILES:
-            found = list(map(self._closed, keys, writers))
+            found = self._closed_in_turn(keys, writers)
         else:
+            # Handing over a file takes about as long as writing a tiny one.
+            run = max(1, min(_MOST_IN_TURN, len(keys) // (4 * _CLOSED_AT_ONCE)))
             # Leaving the pool waits for the files that are being closed, so `abandon` never meets one of them.
             with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="txlog-close") as pool:
-                closing = [pool.submit(self._closed, key, writer) for key, writer in zip(keys, writers, strict=True)]
+                closing = [
+                    pool.submit(self._closed_in_turn, keys[start : start + run], writers[start : start + run])
+                    for start in range(0, len(keys), run)
+                ]
                 try:
-                    found = [each.result() for each in closing]
+                    found = [file for each in closing for file in each.result()]
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
         self._staged += [staged for staged in found if staged is not None]
+
+    def _closed_in_turn(self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]) -> list[StagedFile | None]:
+        return list(map(self._closed, keys, writers))
 
     def _closed(self, key: FileKey, writer: RowGroupWriter) -> StagedFile | None:
         values = dict(zip(self._layout.partition_keys, key.partition, strict=True))
@@ -352,88 +362,3 @@ def _with_segment(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return conforming(batch, schema)
     checked = conforming(batch.drop_columns([SEGMENT_COLUMN]), schema)
     return checked.append_column(SEGMENT_COLUMN, batch.column(SEGMENT_COLUMN))
-
-
-def as_in_file(batch: pa.RecordBatch, schema: pa.Schema, file_schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows with the columns of `schema` as they are stored."""
-    stored = [
-        convert_array(column, field.type, field.name) for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    columns = [relabel(column, field.type) for column, field in zip(stored, file_schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=file_schema)
-
-
-def split_by_partition(table: pa.Table, layout: Layout) -> Iterator[tuple[FileKey, pa.Table]]:
-    """Yield the rows of each partition and segment without these columns, in their order.
-
-    Raises ConstraintViolation for a null, or a value that is stored as one, in a NOT NULL partition column.
-    """
-    names = layout.file_schema.names
-    table = _with_null_for_empty(table, layout)
-    codes: list[_Codes] = [_partition_codes(table, layout, name) for name in layout.partition_columns]
-    has_segments = SEGMENT_COLUMN in table.schema.names
-    if has_segments:
-        codes.append(_segment_codes(table))
-    if not codes:
-        yield FileKey(()), table.select(names)
-        return
-    numbers, combinations = _combined(codes)
-    keys = [FileKey(values[:-1], values[-1]) if has_segments else FileKey(values) for values in combinations]
-    if len(keys) == 1:
-        yield keys[0], table.select(names)
-        return
-    # Sorting integers groups the rows in one pass, however many partitions there are.
-    grouped = table.select(names).take(pc.sort_indices(numbers))
-    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
-    start = 0
-    for number in sorted(counts):
-        yield keys[number], grouped.slice(start, counts[number])
-        start += counts[number]
-
-
-def _with_null_for_empty(table: pa.Table, layout: Layout) -> pa.Table:
-    """Return the rows with the values that partition columns will have for readers, if files contain them."""
-    for field in layout.materialized:
-        index = table.schema.get_field_index(field.name)
-        column = table.column(index)
-        if field.nullable and (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
-            is_empty = pc.equal(pc.binary_length(column), 0)
-            table = table.set_column(index, field, pc.if_else(is_empty, pa.scalar(None, column.type), column))
-    return table
-
-
-class _Codes(NamedTuple):
-    """A column as numbers: the place of each row's value among `values`."""
-
-    numbers: pa.Array
-    values: list[Any]
-
-
-def _combined(codes: Sequence[_Codes]) -> _Codes:
-    """Return the columns as one, whose values are the combinations that occur, as tuples."""
-    numbers, combinations = codes[0].numbers, [(value,) for value in codes[0].values]
-    for code in codes[1:]:
-        # There are never more combinations than rows, so a number stays below rows x values: 64 bits always hold it.
-        # A product over all columns would not fit.
-        found = pc.add(pc.multiply(numbers, len(code.values)), code.numbers).dictionary_encode()
-        pairs = (divmod(number, len(code.values)) for number in found.dictionary.to_pylist())
-        combinations = [(*combinations[before], code.values[value]) for before, value in pairs]
-        numbers = found.indices.cast(pa.int64())
-    return _Codes(numbers, combinations)
-
-
-def _partition_codes(table: pa.Table, layout: Layout, name: str) -> _Codes:
-    encoded = table.column(name).combine_chunks().dictionary_encode(null_encoding="encode")
-    texts = partition_string(encoded.dictionary)
-    # An empty string is stored as null, so it breaks NOT NULL just as a null does.
-    if None in texts and not layout.schema.field(name).nullable:
-        raise null_in(name, " (an empty string in a partition column is stored as null)")
-    # Two values of one text (null and the empty string, 0.0 written two ways) are one partition.
-    places: dict[str | None, int] = {}
-    place_of = pa.array([places.setdefault(text, len(places)) for text in texts], pa.int64())
-    return _Codes(place_of.take(encoded.indices), list(places))
-
-
-def _segment_codes(table: pa.Table) -> _Codes:
-    encoded = table.column(SEGMENT_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
-    return _Codes(encoded.indices.cast(pa.int64()), encoded.dictionary.to_pylist())

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.conversion import relabel
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.physical import DEFAULT_CODEC, physical_schema
+from airflow_txlog.datafiles.parquet.physical import DEFAULT_CODEC, SMALL_CODEC, physical_schema
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import main_codec
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT
-from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.staged_files import StagedFile, is_staged_name
 from airflow_txlog.datafiles.tasks.copies import FileTask
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
@@ -72,7 +72,7 @@ class CompactTask(FileTask):
             bins=self.bins, schema=output.table_schema, with_address=self.layout.row_ids is not None, reads_all=True
         )
         with open_data_file(files[0].file) as parquet:
-            output.follow(main_codec(parquet))
+            output.follow(main_codec(parquet), files[0].file.name)
         if self.layout.row_ids is None:
             columns_of = (rows.columns for rows in scan.rows_of_files(files))
         else:
@@ -104,9 +104,12 @@ class _CompactedFile:
         self._codec: str | None = None
         self._writer: RowGroupWriter | None = None
 
-    def follow(self, codec: str) -> None:
-        """Write in this codec, which a writer of the table chose, unless the table has one."""
-        self._codec = codec
+    def follow(self, codec: str, path: str) -> None:
+        """Write in this codec, which the writer of the file `path` chose, unless the table has one.
+
+        A small file of ours has its codec for its size alone.
+        """
+        self._codec = None if codec == SMALL_CODEC and is_staged_name(path) else codec
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:

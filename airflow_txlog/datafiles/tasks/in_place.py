@@ -37,7 +37,8 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.parquet.rewriting import copy_options
 from airflow_txlog.datafiles.parquet.splicing import ChunkMismatch, Splice, SplicedWriter
-from airflow_txlog.datafiles.parquet.writing import Layout, as_in_file
+from airflow_txlog.datafiles.parquet.splitting import as_in_file
+from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN

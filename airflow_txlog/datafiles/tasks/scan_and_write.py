@@ -44,7 +44,8 @@ from airflow_txlog.datafiles.parquet.reading import (
     row_group_starts,
     table_columns,
 )
-from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, PartitionedWriter
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
+from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.small_files import Run, in_runs

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, whole
-from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.row_ids import RowIds
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
 

@@ -27,7 +27,7 @@ from airflow_txlog.contract.operations import (
     View,
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
-from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.rows_without_log import IdentityValues, MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import PART_COLUMN, ROW_ID_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot

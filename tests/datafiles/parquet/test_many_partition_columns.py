@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout, split_by_partition
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN, split_by_partition
+from airflow_txlog.datafiles.parquet.writing import Layout
 from tests.helpers.files import store_of
 
 

@@ -19,6 +19,7 @@ import pytest
 from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack, pack_pairs
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
+from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
@@ -61,6 +62,41 @@ def rows_of(target: Layout, staged: list[StagedFile]) -> list[dict[str, Any]]:
 
 def files_under(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+# --- codecs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_file_is_written_in_the_codec_that_begins_fastest_and_a_large_one_in_that_of_the_protocol(
+    tmp_path: Path,
+) -> None:
+    target = layout(tmp_path, pa.schema([("id", pa.int64()), ("p", pa.int64())]), ("p",))
+    ids = list(range(4000))
+    # One partition has 12 rows, the other the remaining ones.
+    staged = write(target, pa.record_batch({"id": ids, "p": [int(n >= 12) for n in ids]}, target.schema))
+    codecs = {
+        file.partition_values["p"]: pq.read_metadata(place_of(target, file)).row_group(0).column(0).compression
+        for file in staged
+    }
+    assert codecs == {"0": "SNAPPY", "1": "ZSTD"}
+    assert {file.partition_values["p"]: file.path.split(".", 2)[2] for file in staged} == {
+        "0": "snappy.parquet",
+        "1": "zstd.parquet",
+    }
+    assert sorted(row["id"] for row in rows_of(target, staged)) == ids
+
+
+def test_a_file_whose_rows_come_bit_by_bit_is_not_taken_for_a_small_one(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    target = replace(layout(tmp_path, schema, ()), store=store_of(tmp_path, split_bytes=64))
+    (file,) = write(target, *(pa.record_batch({"id": [n] * 8}, schema) for n in range(2000)))
+    assert pq.read_metadata(place_of(target, file)).row_group(0).column(0).compression == "ZSTD"
+
+
+def test_a_codec_of_the_table_is_that_of_small_files_too(tmp_path: Path) -> None:
+    target = layout(tmp_path, pa.schema([("id", pa.int64())]), (), parquet=ParquetFormat(codec="GZIP"))
+    (file,) = write(target, pa.record_batch({"id": [1]}, target.schema))
+    assert pq.read_metadata(place_of(target, file)).row_group(0).column(0).compression == "GZIP"
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------

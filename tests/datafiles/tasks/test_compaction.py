@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -245,6 +246,22 @@ def test_the_codec_of_the_files_is_followed_and_a_dictionary_made_where_values_r
     assert {chunk.compression for chunk in chunks.values()} == {"ZSTD"}
     with_dictionary = {path for path, chunk in chunks.items() if chunk.has_dictionary_page}
     assert with_dictionary == {"few", "l.list.element"}
+
+
+def test_small_files_of_ours_are_compacted_in_the_default_codec_and_those_of_others_in_theirs(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    for folder, name, codec in (
+        ("ours", f"part-{'0' * 16}-{uuid.UUID(int=1)}.c000.snappy.parquet", "ZSTD"),
+        ("other", "part-00000.snappy.parquet", "SNAPPY"),
+    ):
+        (tmp_path / folder).mkdir()
+        source = write(tmp_path / folder / name, pa.table({"id": [1, 2]}, schema), compression="snappy")
+        target = layout(tmp_path / folder, schema)
+        (file,) = staged(compact(target, [source, source]))
+        metadata = pq.read_metadata(tmp_path / folder / file.store_path)
+        assert metadata.row_group(0).column(0).compression == codec
 
 
 def test_nested_dictionaries_are_named_as_parquet_names_leaves(tmp_path: Path) -> None:

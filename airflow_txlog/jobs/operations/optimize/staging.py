@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
-from airflow_txlog.datafiles.parquet.writing import SEGMENT_COLUMN, Layout
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
+from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.datafiles.tasks.plans import pack_bins
