@@ -63,7 +63,6 @@ RESERVED_PREFIX = "_txlog_"
 # The rows that are written at once.
 _WRITTEN_ROWS = 8192
 _WRITTEN_BYTES = 4 * 1024 * 1024
-
 RECORD_SCHEMA = pa.schema([pa.field(RECORD_COLUMN, pa.string())])
 
 _Task = TypeVar("_Task")
