@@ -65,6 +65,13 @@ def test_the_page_has_a_line_for_each_combination_and_a_day_for_each_that_was_ru
         assert re.fullmatch(r"not run \| –|[^|]+ \| 20\d\d-\d\d-\d\d", result), result
 
 
+def test_the_page_names_the_bounds_that_older_releases_of_airflow_need() -> None:
+    bounds = {one for each in COMBINATIONS for one in each.also if "<" in one}
+    text = compatibility.PAGE.read_text()
+    assert bounds
+    assert [one for one in bounds if f"`{one}`" not in text] == []
+
+
 def test_the_classifiers_name_the_pythons_that_passed() -> None:
     """The suite runs with the Python of constraints.txt, and the combinations with others."""
     passed = {each.python for each, result in compatibility.read_lines().items() if result.startswith("passed | ")}
