@@ -39,7 +39,7 @@ test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 test-long: venv ## run far more of what draws from seeds, and what takes long; TXLOG_TEST_ALL=1 runs all of it
-	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/ensure_postgres.sh; tools/ensure_tpchgen.sh; $(if $(filter 1,$(TXLOG_TEST_ALL)),tools/ensure_chromium.sh; tools/ensure_page_checks.sh; tools/ensure_checkers.sh;) TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/ensure_postgres.sh; tools/ensure_tpchgen.sh; tools/ensure_chromium.sh; tools/ensure_page_checks.sh; $(if $(filter 1,$(TXLOG_TEST_ALL)),tools/ensure_checkers.sh;) TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(PYTEST_WORKERS) $(ARGS)
 
 fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these
 	@$(WITH_JAVA) TXLOG_FUZZ_JOBS=$(or $(SEEDS),0:5000) $(PYTHON) -m pytest -s tests/jobs/fuzz

@@ -25,13 +25,14 @@ from airflow_txlog.window.facts.version_lines import HIDDEN_VALUE
 SCRIPT = (
     'const r=document.documentElement;function theme(){let t=null;try{t=localStorage.getItem("theme")}catch(e){}'
     'if(t==="dark"||t==="light")r.dataset.theme=t;else delete r.dataset.theme}theme();'
-    'addEventListener("storage",theme);const s=Number(r.dataset.refresh);if(s)setTimeout(()=>location.reload(),1000*s)'
+    'addEventListener("storage",theme);const s=1000*Number(r.dataset.refresh);function again(){fetch(location.href,'
+    '{method:"HEAD"}).then(()=>location.reload(),()=>{r.dataset.lost="";setTimeout(again,s)})}if(s)setTimeout(again,s)'
 )
-"""The only script: it follows the theme of Airflow's UI, and reloads pages of running tasks."""
+"""The only script: it follows the theme of Airflow's UI, and reloads pages of running tasks if the server answers."""
 _HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 HEADERS = {
-    "Content-Security-Policy": f"default-src 'none'; style-src 'self'; script-src 'sha256-{_HASH}'; img-src data:; "
-    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
+    "Content-Security-Policy": f"default-src 'none'; style-src 'self'; script-src 'sha256-{_HASH}'; "
+    "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -88,6 +89,11 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def signed_text(part: str) -> str:
+    """Return a change of rows such as `+2000` with separators."""
+    return f"{part[:1]}{int(part[1:]):,}" if part[1:].isdigit() else part
+
+
 def bold_count(count: int, noun: str) -> Markup:
     """Return `count_text` with a bold number."""
     number, _, word = count_text(count, noun).partition(" ")
@@ -115,9 +121,9 @@ def when(milliseconds: int | None, now_ms: int) -> Markup:
 def distance(milliseconds: int, now_ms: int) -> str:
     """Return `4 min ago`, or `in 3 h`."""
     seconds = abs(now_ms - milliseconds) / 1000
-    text = duration_text(seconds * 1000)
     if seconds < 1:
         return "now"
+    text = duration_text(1000 * (round(seconds) if seconds < 60 else seconds)).replace(".0 s", " s")
     return f"{text} ago" if milliseconds <= now_ms else f"in {text}"
 
 
@@ -176,6 +182,7 @@ _ENVIRONMENT.filters |= {
     "number": number_text,
     "count": count_text,
     "bold": bold_count,
+    "signed": signed_text,
     "moment": moment_text,
     "duration": duration_text,
     "short": short_name,

@@ -106,14 +106,15 @@ def served(airflow_database: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         # An environment that was installed before the entry point was added.
         (home / "plugins" / "window.py").write_text("from airflow_txlog.window.plugin import TxlogPlugin")
     folder = tmp_path_factory.mktemp("lake")
-    seed = [sys.executable, "-m", "tests.window.seeded", str(folder)]
-    seeded = subprocess.run(seed, env=environment, capture_output=True, text=True, cwd=ROOT)
-    assert seeded.returncode == 0, seeded.stderr[-3000:]
-    run_id = next(line.split()[1] for line in seeded.stdout.splitlines() if line.startswith("RUN "))
     command = [sys.executable, "-m", "airflow", "api-server", "--port", str(port), "--host", "127.0.0.1"]
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen([*command, "--workers", "1"], env=environment, stdout=log, stderr=log, cwd=home)
     try:
+        # The tables and the run are made while the server starts.
+        seed = [sys.executable, "-m", "tests.window.seeded", str(folder)]
+        seeded = subprocess.run(seed, env=environment, capture_output=True, text=True, cwd=ROOT)
+        assert seeded.returncode == 0, seeded.stderr[-3000:]
+        run_id = next(line.split()[1] for line in seeded.stdout.splitlines() if line.startswith("RUN "))
         _until_up(address, process, home / "server.log")
         yield Served(address, folder, run_id)
     finally:
@@ -217,8 +218,10 @@ def test_the_html_of_each_page_is_valid(served: Served, browser: Browser, tmp_pa
 def test_axe_finds_nothing_on_any_page(served: Served, browser: Browser, theme: str) -> None:
     in_theme(browser, theme)
     axe = (CHECKS / "node_modules/axe-core/axe.min.js").read_text()
+    # Of a second theme, only the colors are others.
+    rules = {} if theme == "light" else {"runOnly": ["color-contrast"]}
     run = (
-        "window.found = null; axe.run(document).then(all => window.found = all.violations.map("
+        f"window.found = null; axe.run(document, {json.dumps(rules)}).then(all => window.found = all.violations.map("
         "each => [each.id, each.impact, each.nodes.map(node => node.html)]))"
     )
     for name, address in served.pages().items():

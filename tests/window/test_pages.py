@@ -55,6 +55,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_the_page_of_a_table_starts_with_its_health_and_its_numbers(orders: str) -> None:
     text = page(client(orders), "table", uri=orders)
+    assert "named</span>" not in text, "the name is that of the folder"
     order = ["The table can be read, and nothing needs attention.", "<b>33,690</b> rows", "Last change", "Timeline"]
     places = [text.index(each) for each in order]
     assert places == sorted(places)

@@ -138,7 +138,7 @@ def _signs_of_log(snapshot: Snapshot, listed: Sequence[FileInfo], codes: set[str
         *found,
         Sign(
             name="checkpoint",
-            value=f"version {newest:,}",
+            value=f"version {newest}",
             sentence=f"{late:,} commits after the newest one. The oldest one is {days:,.0f} days old.",
             needs_attention=bool(bad),
         ),
