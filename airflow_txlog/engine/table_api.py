@@ -19,6 +19,7 @@ from airflow_txlog.engine.commit.content.watermarks import watermarks_of
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
+from airflow_txlog.engine.erasure.former_names import with_former_names
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
@@ -189,7 +190,7 @@ class Table(DeltaTable):
         without values, and for one that the column cannot hold.
         """
         snapshot = self.snapshot()
-        return verify(snapshot, Forms.of(snapshot, column, values))
+        return verify(snapshot, with_former_names(self, Forms.of(snapshot, column, values)))
 
     def reads_of(self, uris: Collection[str]) -> list[str]:
         """Return the tables among these that this one visibly reads, by increments or as a shallow clone.
@@ -218,7 +219,7 @@ class Table(DeltaTable):
 
         Raises the errors of `find_traces`, UnsupportedFeature, and the store's errors.
         """
-        forms = Forms.of(self.snapshot(), column, values)
+        forms = with_former_names(self, Forms.of(self.snapshot(), column, values))
         return remove_traces(self, forms, writer_ms=milliseconds(writer_hours), cuts_log=cut_log, say=log.info)
 
     # --- upkeep -----------------------------------------------------------------------------------------------------

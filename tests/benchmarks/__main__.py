@@ -93,6 +93,8 @@ HEAVY_CASES = (
 HEAVY = "heavy"
 # Ours alone, on tables of growing size; run where it is asked for.
 GROWTH = "growth"
+# Ours alone too: an erasure and its verification.
+ERASURE = "erasure"
 OPEN_FILES = 300_000
 CHECKPOINT_FILES = 1_000_000
 MOST_FILES = 10_000_000
@@ -189,6 +191,10 @@ class Bench:
             from tests.benchmarks.growth_cases import measure_growth
 
             return list(measure_growth(self.folder, self.spark, rounds=self.rounds, scale=self.scale))
+        if case == ERASURE:
+            from tests.benchmarks.erasure_cases import measure_erasure
+
+            return list(measure_erasure(self.folder / ERASURE, scale=self.scale))
         if case == "task":
             from tests.benchmarks.task_cases import measure_task
 
@@ -611,7 +617,9 @@ def equal_tables(expected: Any) -> Callable[[str, Any], None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES, GROWTH], default=list(CASES))
+    parser.add_argument(
+        "--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES, GROWTH, ERASURE], default=list(CASES)
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up; 0 for it alone")
     parser.add_argument("--workers", type=int, default=0, help="of a Spark cluster on loopback, a core each; 0: none")

@@ -109,7 +109,7 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         verdicts = [(name, count, _VERDICTS.get(name, "")) for name, count in sorted(table["verdicts"].items())]
         yield from _rows(("verdict", "objects", "meaning"), verdicts)
         if table["steps"]:
-            steps = [(each["name"], each.get("version", ""), _moment(each.get("at"))) for each in table["steps"]]
+            steps = [(_step(each), each.get("version", ""), _moment(each.get("at"))) for each in table["steps"]]
             yield from _rows(("step", "version", "at"), steps)
         if table["left"]:
             left = [(each["path"], each["verdict"], each["places"]) for each in table["left"]]
@@ -130,6 +130,11 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         for part in table["parts"]:
             listed = f"{_number(part['num_objects'], 'object')}, each with its digest: "
             yield f'<p class="muted">{listed}<span class="id">{escape(part["name"])}</span></p>'
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    count = step.get("num_tombstones", 0)
+    return f"{step['name']} (with {_number(count, 'tombstone')})" if count else str(step["name"])
 
 
 def _checklist(items: Sequence[Mapping[str, Any]]) -> Iterable[str]:

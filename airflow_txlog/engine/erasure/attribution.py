@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.digests import canonical_forms
+from airflow_txlog.engine.erasure.former_names import with_former_names
 from airflow_txlog.engine.erasure.forms import MARK, Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
 from airflow_txlog.engine.erasure.parquet_traces import values_in_rows
@@ -52,6 +54,12 @@ class Requests:
                 raise InvalidInput(f"request {request_id}: {error.message}", **error.facts) from error
         whole = pa.concat_arrays([forms.values for forms in by_id.values()]).unique()
         return cls(replace(next(iter(by_id.values())), values=whole), by_id)
+
+    def named(self, table: DeltaTable) -> Self:
+        """Return the requests with the names that the column had in the log of its table."""
+        paths = with_former_names(table, self.forms).paths
+        by_id = {each: replace(forms, paths=paths) for each, forms in self.by_id.items()}
+        return replace(self, forms=replace(self.forms, paths=paths), by_id=by_id)
 
     def forms_of(self, ids: Sequence[str]) -> Forms:
         """Return the forms of the subjects of some requests."""

@@ -35,6 +35,7 @@ from airflow_txlog.engine.erasure.spellings import (
     WORDS,
     as_pattern,
     escaped,
+    have_escapes,
     identifier_of,
     instants_in,
     match_anywhere,
@@ -269,7 +270,7 @@ class Forms:
     def _numbers_of_holding(self, texts: pa.Array, levels: int = _ESCAPED_LEVELS) -> set[int]:
         """Return the numbers of the texts that hold such a value, also by the escapes of JSON and URLs."""
         found = self._in_texts.holding(texts)
-        if levels and self._rare and match_anywhere(texts, _ESCAPES):
+        if levels and self._rare and have_escapes(texts) and match_anywhere(texts, _ESCAPES):
             places = pc.indices_nonzero(pc.match_substring_regex(texts, _ESCAPES))
             few = texts.take(places)
             few = few.cast(pa.large_binary() if pa.types.is_large_string(few.type) else pa.binary()).to_pylist()
@@ -302,6 +303,11 @@ class Forms:
         kind = self.values.type
         are_texts = is_text(kind) or is_bytes(kind)
         return frozenset(text for text in self.texts if not are_texts or len(text) < _SHORTEST_RARE)
+
+    @property
+    def need_names(self) -> bool:
+        """Whether some value counts in a text only if the text names the column."""
+        return bool(self._common)
 
     @cached_property
     def _phrases(self) -> list[str]:

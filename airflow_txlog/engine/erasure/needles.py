@@ -2,7 +2,8 @@
 
 Any occurrence of a long string contains one of its pieces of eight bytes at a position that is a multiple of eight. So
 the bytes are read as whole numbers, each is looked up in one table, and only a hit is compared byte by byte. The cost
-depends on the bytes that are searched, and hardly on the number of strings. If pieces occur often in other texts, the
+depends on the bytes that are searched, and hardly on the number of strings. Strings with escapes are searched only in
+bytes with escapes. If pieces occur often in other texts, the
 search takes others, closer together.
 """
 
@@ -12,6 +13,7 @@ import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from typing import Literal
 
 import pyarrow as pa
@@ -34,11 +36,13 @@ class Needles:
     """Strings of at least five bytes each."""
 
     def __init__(self, strings: Collection[bytes]) -> None:
-        by_length = [
-            [each for each in strings if len(each) >= _SHORTEST_LONG],
-            [each for each in strings if len(each) < _SHORTEST_LONG],
-        ]
-        self._searches = [_Search(part, width) for part, width in zip(by_length, (_LONG, _SHORT), strict=True) if part]
+        escaped = {each for each in strings if has_escapes(each)}
+        self._searches = _searches([each for each in strings if each not in escaped])
+        self._escaped = escaped
+
+    @cached_property
+    def _of_escaped(self) -> list[_Search]:
+        return _searches(self._escaped)
 
     def occur_in(self, data: bytes | pa.Buffer) -> bool:
         """Return whether one of the strings is in the bytes."""
@@ -79,6 +83,23 @@ class Needles:
     def _spans(self, data: pa.Buffer) -> Iterator[tuple[int, int]]:
         for search in self._searches:
             yield from search.spans(data)
+        # They cannot be in bytes without the character that begins an escape.
+        if self._escaped and has_escapes(data.to_pybytes()):
+            for search in self._of_escaped:
+                yield from search.spans(data)
+
+
+def has_escapes(data: bytes) -> bool:
+    """Return whether bytes hold a character that begins an escape of JSON or of URLs."""
+    return b"%" in data or b"\\" in data
+
+
+def _searches(strings: Collection[bytes]) -> list[_Search]:
+    by_length = (
+        [each for each in strings if len(each) >= _SHORTEST_LONG],
+        [each for each in strings if len(each) < _SHORTEST_LONG],
+    )
+    return [_Search(part, width) for part, width in zip(by_length, (_LONG, _SHORT), strict=True) if part]
 
 
 class _Search:

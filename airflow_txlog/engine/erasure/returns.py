@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.parquet.conversion import leaves
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches, table_columns
 from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, signed
+from airflow_txlog.engine.erasure.former_names import struct_paths
 from airflow_txlog.engine.erasure.ledger import ErasedSubjects, Ledger
 from airflow_txlog.engine.erasure.plain import plain_array
 from airflow_txlog.engine.log.actions import Add, Cdc, Metadata
@@ -361,7 +362,7 @@ def _sought(columns: StructType, erased: Sequence[ErasedSubjects]) -> Iterator[_
     """
     by_name: dict[str, list[tuple[StructField, ...]]] = {}
     by_physical: dict[str, list[tuple[StructField, ...]]] = {}
-    for path in _paths(columns):
+    for path in struct_paths(columns):
         # A column's name may have dots, as the path of a member has.
         by_name.setdefault(".".join(each.name for each in path).lower(), []).append(path)
         by_physical.setdefault(".".join(each.physical_name for each in path), []).append(path)
@@ -379,10 +380,3 @@ def _sought(columns: StructType, erased: Sequence[ErasedSubjects]) -> Iterator[_
         for column in columns:
             if not isinstance(column.type, VariantType):
                 yield _Sought(column.name, (), unknown, every_leaf=True)
-
-
-def _paths(columns: StructType, above: tuple[StructField, ...] = ()) -> Iterator[tuple[StructField, ...]]:
-    for column in columns:
-        yield (*above, column)
-        if isinstance(column.type, StructType):
-            yield from _paths(column.type, (*above, column))

@@ -19,6 +19,8 @@ from urllib.parse import quote, quote_plus, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.erasure.needles import has_escapes
+
 _SHORTEST_PACKED = 11
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:?\d\d(?!\d)")
@@ -71,6 +73,12 @@ def without_escapes(text: str) -> str:
     plain = _OF_JSON.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
     # A character beyond 16 bits is two escapes.
     return unquote(plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def have_escapes(texts: pa.Array) -> bool:
+    """Return whether the bytes of all texts hold a character that begins an escape of JSON or of URLs."""
+    data = texts.buffers()[-1]
+    return data is not None and has_escapes(data.to_pybytes())
 
 
 def match_anywhere(texts: pa.Array, pattern: str) -> bool:

@@ -51,9 +51,10 @@ def restore(context: LogContext) -> JobResult:
             if done is None and not error.retryable:
                 raise
             if done is None:
-                message = (
-                    f"{error.message} It is not tried again: that would undo, unseen, what landed. Look at it first."
-                )
+                message, winner = error.message, error.winning_version
+                if winner is not None and winner > snapshot.version:
+                    # A conflict advises to repeat the operation. A restore must not: it would undo the winner, unseen.
+                    message = landed_since(context, snapshot.version, winner).message
                 raise ConcurrentWrite(message, **(error.facts | {"retryable": False})) from error
     forget_first_version(context)
     if done is not None:

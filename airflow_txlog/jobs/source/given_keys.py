@@ -40,7 +40,7 @@ def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapsho
     """
     gate = SqlGate(context)
     given = {name: given_keys(context, gate, keys, snapshot)[0] for name, keys in described.by_request.items()}
-    requests = Requests.of(snapshot, described.column, given)
+    requests = Requests.of(snapshot, described.column, given).named(context.table)
     shown = {"The id of a request": list(requests.by_id), "A text of declared or legal_hold": described.statements}
     for what, texts in shown.items():
         if any(requests.forms.holding(texts)):

@@ -17,6 +17,7 @@ from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnsupportedFeature
+from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append
 
 SUBJECT = "canary.person@example.org"
@@ -117,3 +118,23 @@ def test_all_spellings_of_an_identifier_are_the_values_of_the_key(tmp_path: Path
     given = uuid.UUID(int=0xC0FFEE << 64)
     spelled = {str(given), str(given).upper(), given.hex, given.hex.upper()}
     assert set(forms_of(table.snapshot(), str(given).upper()).key_values.to_pylist()) == spelled
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True])
+def test_a_number_counts_in_a_commit_that_names_the_column_as_it_was_called_then(
+    tmp_path: Path, *, is_cleaned: bool
+) -> None:
+    schema = pa.schema([("uid", pa.int64()), ("city", pa.string())])
+    table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    append(table, pa.table({"uid": [5], "city": ["a"]}))
+    table.checkpoint()
+    table.begin().commit("UPDATE", {"predicate": json.dumps(["(uid = 7312345)"])}, record_empty=True)
+    committed(run(None, "alter", table, rename_columns={"uid": "id"}))
+    committed(run(None, "alter", table, rename_columns={"id": "person"}))
+    if is_cleaned:
+        # As log cleanup does: the checkpoint alone has the first name.
+        for version in (0, 1):
+            (tmp_path / "t" / commit_name(version)).unlink()
+    table = Table.open(table.uri)
+    assert verdict_of(table, "person", 7312345, commit_name(2)) == "found"
+    assert verdict_of(table, "person", 7312346, commit_name(2)) == "absent"

@@ -271,7 +271,10 @@ def test_a_restore_that_meets_an_erasure_is_not_made(tmp_path: Path) -> None:
     ledger_at(tmp_path)
     with after_comparison(1, lambda: erase(Table.open(table.uri), tmp_path)):
         error = error_of(guarded(tmp_path, "restore", table, version=2))
-    assert error["type"] == "ConcurrentWrite"
+    assert (error["type"], error["retryable"]) == ("ConcurrentWrite", False)
+    # One advice, and not that of other conflicts, which are repeated.
+    assert "Look at the table's history" in error["message"]
+    assert "repeat the operation" not in error["message"]
     assert ids(table) == [0, 1, 2]
     assert error_of(guarded(tmp_path, "restore", table, version=2))["type"] == "SubjectReturns"
 

@@ -1,0 +1,63 @@
+"""The names that a key column had before it was renamed.
+
+A commit names columns as they were called then: a condition on a number counts as the key only if its old name is
+known. The invariant: a commit that cannot be read adds no name, because the search itself does not pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.log.actions import UNREADABLE, Metadata, decode_commit
+from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.segment import look
+from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.types import StructField, StructType
+from airflow_txlog.errors import TxlogError
+
+_METADATA = b'"metaData"'
+
+
+def with_former_names(table: DeltaTable, forms: Forms) -> Forms:
+    """Return the forms of a column with the paths that it had in the versions of the log."""
+    logical, physical = tuple(forms.paths)[:2]
+    if logical == physical or not forms.need_names:
+        return forms
+    found = {
+        ".".join(each.name for each in path)
+        for metadata in _in_log(table)
+        for path in _paths_of(metadata, table.uri)
+        if ".".join(each.physical_name for each in path) == physical
+    }
+    return replace(forms, paths=(*forms.paths, *sorted(found - set(forms.paths))))
+
+
+def struct_paths(columns: StructType, above: tuple[StructField, ...] = ()) -> Iterator[tuple[StructField, ...]]:
+    """Yield the path of each column and of each member of a struct."""
+    for column in columns:
+        yield (*above, column)
+        if isinstance(column.type, StructType):
+            yield from struct_paths(column.type, (*above, column))
+
+
+def _paths_of(metadata: Metadata, uri: str) -> Iterator[tuple[StructField, ...]]:
+    with suppress(TxlogError):
+        yield from struct_paths(table_schema(metadata, uri))
+
+
+def _in_log(table: DeltaTable) -> Iterator[Metadata]:
+    log = look(table.store, 0)
+    # The commit that set the oldest metadata may be gone; a checkpoint has it.
+    with suppress(TxlogError):
+        yield table.snapshot(log.earliest).metadata
+    for version in sorted(log.commits):
+        with suppress(FileNotFoundError, TxlogError, *UNREADABLE):
+            data = table.store.read(commit_name(version))
+            if _METADATA in data:
+                metadata = decode_commit(version, data, commit_name(version)).metadata
+                if metadata is not None:
+                    yield metadata
