@@ -32,3 +32,25 @@ def test_a_subject_leaves_the_objects_of_a_bucket_and_their_names() -> None:
         assert [each for each in table.find_traces("email", [SUBJECT]) if not each.passes] == []
         assert table.to_arrow().num_rows == 3
         assert run(None, "erase", table, keys=keys, writer_hours=0, storage_options=options).status == "nothing_to_do"
+
+
+@pytest.mark.long("a real S3 server; many requests on a disk and this store's own tests cover it")
+def test_many_requests_leave_a_bucket_in_one_run_with_their_lists_in_another_folder() -> None:
+    schema = pa.schema([("email", pa.string()), ("n", pa.int64())])
+    table = Table.create(s3.new_folder(), schema, storage_options=s3.options())
+    people = [f"canary{number}@example.org" for number in range(100)]
+    append(table, pa.table({"email": [*people, "bob@example.org"], "n": list(range(101))}, schema=schema))
+    requests = {f"r-{number}": {"column": "email", "values": [each]} for number, each in enumerate(people)}
+    given = {"requests": requests, "report_uri": s3.new_folder(), "storage_options": s3.plain_options()}
+    done = committed(run(None, "erase", table, writer_hours=0, **given))
+    assert (done.metrics["numSubjects"], done.metrics["numDeletedRows"]) == (100, 100)
+    assert done.details.erasure is not None
+    assert all(parts for parts in done.details.erasure["deleted"].values())
+    assert not [key for key in s3.keys_under(given["report_uri"]) if key.startswith("planned-")]
+    names = [each["name"] for each in done.details.erasure["runs"]]
+    verified = run(None, "verify_erasure", table, records=names, **given)
+    assert verified.details.findings is not None
+    assert set(verified.details.findings) == set(requests)
+    for findings in verified.details.findings.values():
+        assert set(findings["verdicts"]) <= {"absent", "rewritten"}
+    assert table.to_arrow().column("email").to_pylist() == ["bob@example.org"]
