@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tests.helpers.java import PLAIN_QUERIES
 from tests.helpers.paths import ROOT
 from tests.interop.reference.plain import plain_rows, plain_type
 
@@ -38,6 +39,8 @@ AT_FULL_SPEED = {
     "spark.driver.extraJavaOptions": "-XX:+UseG1GC",
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.lightweightPlanChangeValidation": "true",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
 
@@ -58,9 +61,10 @@ def session(found: list[Path], work: Path, instead: Mapping[str, str] | None = N
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         # A few rows a table: what costs is compiling, of bytecode and of queries.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn400m",
+        "spark.sql.ui.explainMode": "simple",
+        "spark.sql.ui.retainedExecutions": "10",
+        **PLAIN_QUERIES,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.shuffle.partitions": "1",
