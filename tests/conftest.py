@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ os.environ.setdefault("TXLOG_CLASS_ARCHIVES", "off")
 # A line for the reader of the run: `record_property(REPORTED, line)`. It crosses from a worker to the terminal.
 REPORTED = "reported"
 DURATIONS_SHOWN = 16
+SLOW_COLLECTION_S = 0.1
 
 
 # What one worker runs all of: each starts something that takes seconds, delta-spark, a scheduler, a Hive Metastore with
@@ -92,6 +94,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.callbacks.append(_time_collections)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -182,6 +185,34 @@ def _empty_memory() -> Iterator[None]:
     yield
     for path in set(MemoryFileSystem.store) - before:
         del MemoryFileSystem.store[path]
+
+
+_slow_collections: list[float] = []
+_begun: list[float] = [0.0]
+
+
+def _time_collections(phase: str, info: dict[str, int]) -> None:
+    if info["generation"] < 2:
+        return
+    now_s = time.thread_time()
+    if phase == "start":
+        _begun[0] = now_s
+    elif now_s - _begun[0] > SLOW_COLLECTION_S:
+        _slow_collections.append(now_s - _begun[0])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_heap() -> Iterator[None]:
+    """Where looking for garbage has become slow, what lives between two modules is not looked through again.
+
+    Airflow's API server and the models of cloud clients stay, a million objects, half a second each time.
+    """
+    yield
+    if _slow_collections:
+        _slow_collections.clear()
+        gc.collect()
+        gc.freeze()
+        _slow_collections.clear()
 
 
 @pytest.fixture(scope="session")
