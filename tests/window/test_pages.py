@@ -23,7 +23,7 @@ from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_jso
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.window.answers import AnswerLimits
 from airflow_txlog.window.app import Window, page_path
-from airflow_txlog.window.facts import version_lines
+from airflow_txlog.window.facts import shape, version_lines
 from airflow_txlog.window.markup import link
 from airflow_txlog.window.site import KnownTable, StandAlone
 from tests.helpers.paths import ROOT
@@ -102,6 +102,27 @@ def test_expectations_show_the_versions_whose_rows_failed(orders: str) -> None:
     [trend] = facts(client(orders), "table", uri=orders)["expectations"]
     assert trend["name"] == "positive amount"
     assert [version for version, failed in zip(trend["versions"], trend["failed"], strict=True) if failed] == [10, 19]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "missing"])
+def test_values_of_partitions_are_those_of_a_lookup_however_the_maps_look(name: str) -> None:
+    """Maps of equal keys have a quick way, which is taken only where it is right."""
+    maps = pa.map_(pa.string(), pa.string())
+    given = [
+        [[("a", "1"), ("b", "2")], [("a", "3"), ("b", None)]],
+        [[("a", "1"), ("b", "2")], [("b", "3"), ("a", "4")]],
+        [[("a", "1"), ("b", "2")], [("a", "3")], [("a", "5"), ("b", "6"), ("c", "7")]],
+        [[("a", "1")], None, []],
+        [[], []],
+        [],
+        [[("a", "1"), ("a", "2")], [("b", "3"), ("b", "4")]],
+    ]
+    chunks = [pa.array(each, maps) for each in given]
+    found = shape._values_of(pa.chunked_array([*chunks, chunks[0][1:], chunks[2][1:]], type=maps), name)
+    expected = [
+        dict(reversed(each)).get(name) if each else None for one in [*given, given[0][1:], given[2][1:]] for each in one
+    ]
+    assert found.to_pylist() == expected
 
 
 def test_partitions_and_consumers_are_listed(orders: str) -> None:

@@ -161,7 +161,7 @@ def _state(snapshot: Snapshot, healthy: Healthy, properties: TableProperties) ->
 
 
 def _files(snapshot: Snapshot, healthy: Healthy) -> Iterator[Finding]:
-    tiny = pc.sum(pc.less(snapshot.state.live.column("size"), TINY_FILE_BYTES)).as_py() or 0
+    tiny = pc.sum(pc.less(snapshot.files(columns=["size"]).column("size"), TINY_FILE_BYTES)).as_py() or 0
     if tiny > healthy.tiny_files and 2 * tiny > snapshot.num_files:
         yield Finding(
             code="too_many_small_files",

@@ -277,7 +277,7 @@ def partitions_of(snapshot: Snapshot) -> PartitionSizes | None:
         return None
     files = snapshot.files(columns=["partition_values", "size"])
     physical = [_physical(snapshot, name) for name in columns]
-    keys = [pc.map_lookup(files.column("partition_values"), pa.scalar(name), "first") for name in physical]
+    keys = [_values_of(files.column("partition_values"), name) for name in physical]
     names = [f"c{number}" for number in range(len(columns))]
     table = pa.table([*keys, files.column("size")], names=[*names, "size"])
     grouped = (
@@ -301,6 +301,24 @@ def partitions_of(snapshot: Snapshot) -> PartitionSizes | None:
         other_files=pc.sum(rest.column("size_count")).as_py() or 0,
         other_bytes=pc.sum(rest.column("size_sum")).as_py() or 0,
     )
+
+
+def _values_of(maps: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return the value under this name of each map."""
+    return pa.chunked_array([_values_in(chunk, name) for chunk in maps.chunks], type=maps.type.item_type)
+
+
+def _values_in(maps: pa.MapArray, name: str) -> pa.Array:
+    """Return the value under this name of each map; quickly if all maps have the same keys in the same order."""
+    count = len(maps)
+    width = len(maps.keys) // count if count and not maps.offset and not maps.null_count else 0
+    if width and pc.all(pc.equal(pc.subtract(maps.offsets[1:], maps.offsets[:-1]), width)).as_py():
+        first = maps.keys[:width].to_pylist()
+        if name in first:
+            places = pa.array(range(first.index(name), width * count, width), pa.int64())
+            if pc.all(pc.equal(maps.keys.take(places), name)).as_py():
+                return maps.items.take(places)
+    return pc.map_lookup(maps, pa.scalar(name), "first")
 
 
 def shown_values(values: Mapping[str, str | None]) -> dict[str, str | None]:
