@@ -199,6 +199,13 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in text
 
 
+def test_a_partition_is_shown_with_the_name_of_its_column_not_with_that_in_the_log(tmp_path: Path) -> None:
+    table = hostile_table(str(tmp_path / "t"), Hands(NOW_MS))
+    for form in ({}, {"format": "json"}):
+        assert "col-0000" not in page(client(table.uri), "commit", uri=table.uri, version=1, **form)
+        assert "col-0000" not in page(client(table.uri), "table", uri=table.uri, **form)
+
+
 def test_a_table_of_one_commit_and_a_table_that_is_missing_have_pages(tmp_path: Path) -> None:
     table = create(str(tmp_path / "one"), Hands(NOW_MS))
     missing = str(tmp_path / "missing")

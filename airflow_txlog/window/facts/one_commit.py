@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.met import EXPLANATIONS, Meeting
-from airflow_txlog.engine.log.actions import Commit, decode_commit
+from airflow_txlog.engine.log.actions import Commit, Metadata, decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.table.schema.properties import TableProperties
+from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.snapshot.commit_times import ListedCommit, commits_among
 from airflow_txlog.engine.table.snapshot.snapshot import latest_metadata
 from airflow_txlog.errors import TxlogError, VersionNotFound
@@ -88,7 +89,8 @@ def commit_facts(table: Table, kept: KeptLines, version: int) -> OneCommit:
     if listed is None:
         known = f" It holds versions {commits[0].version} to {commits[-1].version}." if commits else ""
         raise VersionNotFound(f"The log of {shown(table.uri)} no longer has the commit of version {version}.{known}")
-    properties = _properties(table)
+    metadata = _metadata(table)
+    properties = TableProperties({} if metadata is None else metadata.configuration, table.uri).readable()[0]
     read = next(iter(kept.read(table.store, [listed], properties)), None)
     if read is None:
         raise VersionNotFound(f"The log of {shown(table.uri)} no longer has the commit of version {version}.")
@@ -102,7 +104,7 @@ def commit_facts(table: Table, kept: KeptLines, version: int) -> OneCommit:
     meetings = {each.version: each for each in line.met.last}
     numbered = {each.version for each in between}
     content = _content(table, listed)
-    partitions, partition_count = _partitions(content)
+    partitions, partition_count = _partitions(content, _logical_names(metadata))
     return OneCommit(
         uri=shown(table.uri),
         line=line,
@@ -129,11 +131,21 @@ def resolution(meeting: Meeting) -> str:
     return EXPLANATIONS.get(meeting.how, meeting.how.replace("_", " ") or "It did not record how.")
 
 
-def _properties(table: Table) -> TableProperties:
+def _metadata(table: Table) -> Metadata | None:
+    """Return the metadata of the latest version; None if the table cannot be read."""
     try:
-        return TableProperties(latest_metadata(table.store).configuration, table.uri).readable()[0]
+        return latest_metadata(table.store)
     except TxlogError:
-        return TableProperties({}, table.uri)
+        return None
+
+
+def _logical_names(metadata: Metadata | None) -> Mapping[str, str]:
+    """Return the columns by their names in the log, which differ from their own with column mapping."""
+    try:
+        fields = () if metadata is None else parse_schema(metadata.schema_string)
+        return {each.physical_name: each.name for each in fields}
+    except TxlogError:
+        return {}
 
 
 def _content(table: Table, listed: ListedCommit) -> Commit | None:
@@ -143,7 +155,7 @@ def _content(table: Table, listed: ListedCommit) -> Commit | None:
     return None
 
 
-def _partitions(content: Commit | None) -> tuple[tuple[PartitionChange, ...], int]:
+def _partitions(content: Commit | None, names: Mapping[str, str]) -> tuple[tuple[PartitionChange, ...], int]:
     """Return the partitions with the most changed files, and the number of all changed ones."""
     if content is None:
         return (), 0
@@ -152,7 +164,11 @@ def _partitions(content: Commit | None) -> tuple[tuple[PartitionChange, ...], in
     both = added + removed
     both.pop((), None)
     found = [
-        PartitionChange(values=shown_values(dict(key)), added=added[key], removed=removed[key])
+        PartitionChange(
+            values=shown_values({names.get(name, name): value for name, value in key}),
+            added=added[key],
+            removed=removed[key],
+        )
         for key, _ in both.most_common(MOST_SHOWN_PARTITIONS)
     ]
     return tuple(found), len(both)
