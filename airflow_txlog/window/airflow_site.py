@@ -204,19 +204,19 @@ async def task_page(window: Window, ask: Ask) -> Shown:
     text = ask.query.get("map_index", "")
     # Of a task that is not mapped, Airflow leaves the placeholder as it is.
     map_index = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
-    return await _tasks(window, ask, guard.TASK_INSTANCE, dag_id, run_id, task_id, map_index)
+    return await _tasks(window, ask, (guard.TASK_INSTANCE,), dag_id, run_id, task_id, map_index)
 
 
 async def run_page(window: Window, ask: Ask) -> Shown:
     """Show the tasks of ours of one run."""
     dag_id, run_id = (ask.query.get(name, "") for name in ("dag_id", "run_id"))
-    return await _tasks(window, ask, guard.RUN, dag_id, run_id, None, None)
+    return await _tasks(window, ask, (guard.RUN, guard.TASK_INSTANCE), dag_id, run_id, None, None)
 
 
 async def _tasks(
     window: Window,
     ask: Ask,
-    entity: Any,
+    entities: Sequence[Any],
     dag_id: str,
     run_id: str,
     task_id: str | None,
@@ -228,11 +228,10 @@ async def _tasks(
         raise Refused(404, _NO_TASK)
     user = ask.view.user
     name = f"{type(user).__qualname__} {user.get_id()}"
-    may_see = await site.asked(
-        ("may", name, dag_id, entity.value), lambda: guard.may_see(user, dag_id, entity), _VIEW_FRESH_S
-    )
-    if not may_see:
-        raise Refused(403, "You may not see this DAG.")
+    for entity in entities:
+        may_see = partial(guard.may_see, user, dag_id, entity)
+        if not await site.asked(("may", name, dag_id, entity.value), may_see, _VIEW_FRESH_S):
+            raise Refused(403, "You may not see the runs or the tasks of this DAG.")
     places = await site.places()
     rows: Sequence[TaskRow] = await site.asked(
         ("tasks", dag_id, run_id, task_id, map_index),

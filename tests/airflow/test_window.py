@@ -296,6 +296,32 @@ def test_a_user_who_may_not_read_the_dag_gets_403_or_404_on_every_route(
             assert "98" not in answer.text.replace("#", "").split("<main")[-1]
 
 
+@pytest.mark.parametrize(
+    ("denied", "expected"), [("RUN", {"task": 200, "run": 403}), ("TASK_INSTANCE", {"task": 403, "run": 403})]
+)
+def test_the_tab_of_a_run_shows_tasks_only_to_those_who_may_see_tasks(
+    server: Any,
+    viewer: dict[str, str],
+    raced: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    denied: str,
+    expected: dict[str, int],
+) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    _, run_id = raced
+    manager = type(get_auth_manager())
+    original = manager.is_authorized_dag
+
+    def allowed(self: Any, *, access_entity: Any = None, **more: Any) -> bool:
+        return getattr(access_entity, "name", None) != denied and original(self, access_entity=access_entity, **more)
+
+    monkeypatch.setattr(manager, "is_authorized_dag", allowed)
+    asked = {"dag_id": "conflict_won_by_the_job", "run_id": run_id, "task_id": "forget", "map_index": -1}
+    for path, status in expected.items():
+        assert server.get(f"/txlog/{link(path, **asked)}", headers=viewer).status_code == status
+
+
 def test_names_of_dags_that_the_user_may_not_see_are_left_out(
     server: Any, viewer: dict[str, str], raced: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
