@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from airflow_txlog.contract.job import JobResult, JobSpec
@@ -159,7 +160,7 @@ def _run_deltalake(statement: Statement, made: Path, table: Path) -> None:
     source = None if statement.source is None else made / statement.source
     if statement.operation == "write":
         # Batch by batch, as a user does whose rows may not fit into memory.
-        write_deltalake(table, pa.dataset.dataset(source).scanner().to_reader(), mode="append")
+        write_deltalake(table, ds.dataset(source).scanner().to_reader(), mode="append")
         return
     opened = DeltaTable(table)
     if statement.operation == "optimize":

@@ -157,6 +157,62 @@ def _make_tiny(folder: Path, scale: float) -> None:
         write_files(folder / name, (rows.take(pa.array(np.arange(n, 10 * files, files))) for n in range(files)))
 
 
+def _mixed(ids: np.ndarray, seed: int) -> pa.Table:
+    """Rows whose key is a region and a number, with texts of which four in ten are null, decimals and a struct."""
+    rng = np.random.default_rng(seed)
+    count = len(ids)
+
+    def texts(kind: str, values: int) -> pa.Array:
+        found = pc.binary_join_element_wise(kind, pa.array(rng.integers(0, values, count)).cast(pa.string()), " ")
+        return pc.if_else(pa.array(rng.random(count) < 0.4), pa.scalar(None, pa.string()), found)
+
+    def decimals() -> pa.Array:
+        return pa.array(rng.integers(0, 10**9, count)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(23, 4))
+
+    return pa.table(
+        {
+            "region": pc.binary_join_element_wise("r", pa.array(ids % 9).cast(pa.string()), "-"),
+            "id": pa.array(ids),
+            **{f"text{n}": texts(f"text{n}", 100 * 10**n) for n in range(5)},
+            **{f"price{n}": decimals() for n in range(3)},
+            "ratio": pa.array(rng.random(count)),
+            "flag": pa.array(rng.random(count) < 0.5),
+            "at": pa.array(rng.integers(0, 10**15, count)).cast(pa.timestamp("us", "UTC")),
+            "place": pa.StructArray.from_arrays([texts("street", 5_000), pa.array(rng.random(count))], ["street", "x"]),
+        }
+    )
+
+
+def _make_mixed(folder: Path, scale: float) -> None:
+    """800,000 rows in four files; a tenth as many to merge, half of them new, and a hundred of the new ones twice."""
+    count = max(int(800_000 * scale), 400) // 4 * 4
+    write_files(folder / "table", (_mixed(np.arange(start, count, 4), start) for start in range(4)))
+    rng = np.random.default_rng(9)
+    old, new = rng.permutation(count)[: count // 20], count + rng.permutation(count // 20)
+    rows = _mixed(np.concatenate([old, new]), 10)
+    write_files(folder / "rows", [rows])
+    write_files(folder / "repeated", [pa.concat_tables([rows, rows.slice(rows.num_rows - 100)])])
+
+
+def _make_columns(folder: Path, scale: float) -> None:
+    """60,000 rows of 200 columns: integers, doubles, texts and dates in turn, a third of them null."""
+    rows = max(int(60_000 * scale), 100)
+
+    def table(first: int) -> pa.Table:
+        rng = np.random.default_rng(first)
+        columns: dict[str, pa.Array] = {"id": pa.array(first + np.arange(rows))}
+        for number in range(200):
+            found = pa.array(rng.integers(0, 20_000, rows))
+            kinds = (pa.int64(), pa.float64(), pa.string(), pa.date32())
+            kind = kinds[number % 4]
+            found = found.cast(pa.int32()).cast(kind) if kind == pa.date32() else found.cast(kind)
+            columns[f"c{number}"] = pc.if_else(pa.array(rng.random(rows) < 1 / 3), pa.scalar(None, kind), found)
+        return pa.table(columns)
+
+    write_files(folder / "table", [table(0)])
+    write_files(folder / "rows", [table(rows)])
+
+
 LINEITEM = Shape(
     make=_make_lineitem, key=("l_orderkey", "l_linenumber"), compared=("l_quantity", "l_extendedprice", "l_shipdate")
 )
@@ -164,6 +220,8 @@ NESTED = Shape(make=_make_nested, key=("id",), compared=("kind", "amount"))
 WIDE = Shape(make=_make_wide, key=("id",))
 PARTITIONS = Shape(make=_make_partitions, key=("id",), partition_columns=("p",))
 TINY = Shape(make=_make_tiny, key=("id",), compared=("v",))
+MIXED = Shape(make=_make_mixed, key=("region", "id"), compared=("text1", "price1"))
+COLUMNS = Shape(make=_make_columns, key=("id",), compared=("c1", "c2"))
 
 _SAME_LINE = "t.l_orderkey = s.l_orderkey AND t.l_linenumber = s.l_linenumber"
 _LINE = (
@@ -265,6 +323,32 @@ STATEMENTS = {
     "wide-append": Statement(shape=WIDE, operation="write", source="rows"),
     "wide-delete": Statement(shape=WIDE, operation="delete", arguments={"predicate": "id = 5"}),
     "wide-upsert": Statement(shape=WIDE, operation="upsert", source="rows", arguments={"keys": ["id"]}),
+    "mixed-append": Statement(shape=MIXED, operation="write", source="rows"),
+    "mixed-upsert": Statement(shape=MIXED, operation="upsert", source="rows", arguments={"keys": ["region", "id"]}),
+    "mixed-merge": Statement(
+        shape=MIXED,
+        operation="merge",
+        source="repeated",
+        arguments={
+            "on": "t.region = s.region AND t.id = s.id",
+            "clauses": [
+                _matched("update", "s.flag", set={"price1": "s.price1", "text1": "coalesce(s.text1, t.text1)"})
+            ],
+        },
+    ),
+    "mixed-update": Statement(
+        shape=MIXED,
+        operation="update",
+        arguments={"predicate": "text2 IS NULL AND ratio < 0.2", "set": {"text1": "coalesce(text1, text3)"}},
+    ),
+    "mixed-delete": Statement(
+        shape=MIXED, operation="delete", arguments={"predicate": "price0 > 900000000 AND region = 'r-3'"}
+    ),
+    "columns-append": Statement(shape=COLUMNS, operation="write", source="rows"),
+    "columns-update": Statement(
+        shape=COLUMNS, operation="update", arguments={"predicate": "c0 < 100", "set": {"c1": "c1 + 1"}}
+    ),
+    "columns-delete": Statement(shape=COLUMNS, operation="delete", arguments={"predicate": "c0 < 100"}),
     "partitions-append": Statement(shape=PARTITIONS, operation="write", source="rows"),
     "tiny-delete": Statement(shape=TINY, operation="delete", arguments={"predicate": "v = 'v7'"}),
     "tiny-update": Statement(

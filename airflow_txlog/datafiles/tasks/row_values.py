@@ -285,7 +285,8 @@ def _bytes_of_largest_value(values: pa.Array, small: int) -> int:
     kind = values.type
     if any(is_text(kind) for is_text in _TEXTS):
         return int(pc.max(pc.binary_length(values)).as_py() or 0) + _OFFSET_BYTES
-    if pa.types.is_primitive(kind):
+    # Arrow does not count decimals and fixed-size binaries among the primitive types.
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
         return -(-int(kind.bit_width) // 8)
     size_bytes = int(values.nbytes)
     if len(values) <= 1 or size_bytes <= small:

@@ -132,3 +132,12 @@ def test_the_largest_row_of_many_columns_is_found_without_a_look_at_each_row() -
     with counted() as calls:
         bytes_of_largest(rows)
     assert calls[0] < 50 * rows.num_columns
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(23, 4), pa.decimal256(50, 0), pa.binary(16)])
+def test_the_size_of_a_value_of_a_fixed_width_is_known_without_a_look_at_the_rows(kind: pa.DataType) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.nulls(5_000, kind)], names=["v"])
+    with counted() as calls:
+        assert bytes_of_largest(rows) == kind.bit_width // 8
+        table_of([1] if pa.types.is_decimal(kind) else [b"x" * 16], kind)
+    assert calls[0] < 500
