@@ -38,6 +38,9 @@ _CODECS = frozenset({"SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"})
 # A dictionary at its limit, with room for the headers of pages; an index of it, with room for the encoding's overhead.
 _DICTIONARY_BYTES = 1_200_000
 _INDEX_BYTES = 2.5
+# The bytes of a value, and the size of a chunk whose dictionary costs nothing worth sparing.
+_WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_SMALL_CHUNK_BYTES = 64 * 1024
 # Spark and everything else in Java, Arrow, and delta-rs: each looks a value up before it numbers it.
 _DISTINCT_WRITERS = ("parquet-mr", "parquet-cpp", "parquet-rs")
 
@@ -115,7 +118,7 @@ def copy_options(parquet: pq.ParquetFile, wanted: ParquetFormat = DEFAULT_FORMAT
         for index in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(index)
             codecs.setdefault(chunk.path_in_schema, chunk.compression)
-            if holds_dictionary(chunk):
+            if holds_dictionary(chunk) and not _gains_nothing(chunk, parquet.schema.column(index).length):
                 dictionaries.add(chunk.path_in_schema)
     return {
         "use_dictionary": sorted(dictionaries) if metadata.num_row_groups else True,
@@ -153,6 +156,20 @@ def holds_dictionary(chunk: Any) -> bool:
     """
     fits = chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES
     return bool(fits) and has_dictionary(chunk)
+
+
+def _gains_nothing(chunk: Any, length: int) -> bool:
+    """Return whether the values of a chunk with a dictionary would take no more space without it.
+
+    Nearly every value of such a chunk is in the dictionary, and to look each of them up takes most of the time that it
+    takes to write it. `length` is that of a value of the type FIXED_LEN_BYTE_ARRAY.
+    """
+    width = length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(chunk.physical_type)
+    if width is None or chunk.total_uncompressed_size < _SMALL_CHUNK_BYTES:
+        return False
+    known = chunk.statistics
+    nulls = known.null_count if known is not None and known.has_null_count else 0
+    return bool(chunk.total_uncompressed_size >= (chunk.num_values - nulls) * width)
 
 
 def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:

@@ -191,6 +191,33 @@ TEXTS = pa.table(
 )
 
 
+def test_a_dictionary_of_values_that_do_not_repeat_is_not_made_again(tmp_path: Path) -> None:
+    count = 50_000
+    once, twenty = list(range(count)), [n % 20 for n in range(count)]
+    price = pa.decimal128(23, 4)
+    rows = pa.table(
+        {
+            "id": once,
+            "ratio": pa.array(once, pa.float64()),
+            "price": pa.array(once, pa.int64()).cast(pa.decimal128(19, 0)).cast(price),
+            # Few values, and one that is null in most rows.
+            "kind": twenty,
+            "rare": [n if n % 100 == 0 else None for n in range(count)],
+            "few": pa.array(twenty, pa.int64()).cast(pa.decimal128(19, 0)).cast(price),
+        }
+    )
+    source = tmp_path / "source.parquet"
+    pq.write_table(rows, source, store_schema=False)
+    before = pq.read_metadata(source).row_group(0)
+    assert all(before.column(index).has_dictionary_page for index in range(6))
+    written, _ = copy(source, [0])
+    assert written is not None
+    after = pq.read_metadata(written).row_group(0)
+    assert [after.column(index).has_dictionary_page for index in range(6)] == [False, False, False, True, True, True]
+    assert all(after.column(n).total_uncompressed_size < before.column(n).total_uncompressed_size for n in range(3))
+    assert pq.ParquetFile(written).read().equals(rows.slice(1))
+
+
 def test_text_is_copied_as_the_dictionary_that_it_is_and_nothing_deleted_stays_in_it(tmp_path: Path) -> None:
     source = tmp_path / "f.parquet"
     pq.write_table(TEXTS, source, compression="none", row_group_size=5)
