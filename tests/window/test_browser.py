@@ -11,16 +11,23 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from starlette.requests import Request
 
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.window.app import Ask, Page, Shown, Window
 from airflow_txlog.window.markup import link
+from airflow_txlog.window.site import Refused, StandAlone
 from tests.airflow.scheduled.browser import CHROMEDRIVER, Browser
 from tests.helpers.paths import ROOT
 from tests.window.seeded import RACE
@@ -183,6 +190,111 @@ def test_each_page_is_shown_in_each_state_without_an_error_of_the_browser(
         styled = "return getComputedStyle(document.querySelector('main')).maxWidth"
         assert browser.run(styled) == "1240px", "the style sheet was not applied"
         assert browser.run("return window.hostile === undefined && document.scripts.length === 1"), name
+
+
+@contextmanager
+def alone(window: Window, port: int = 0) -> Iterator[int]:
+    """The port of a window without Airflow, for states into which this Airflow does not come."""
+    if not port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    config = uvicorn.Config(window, host="127.0.0.1", port=port, log_level="error", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield port
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(20)
+
+
+class Refusing(StandAlone):
+    """A site at which each request gets one answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__([])
+        self._refused = Refused(status, message)
+
+    async def user(self, request: Request) -> Any:
+        raise self._refused
+
+
+def running(at_ms: int, *, is_silent: bool) -> Any:
+    """The facts of the page of a running task."""
+    from airflow_txlog.window.airflow_site import Doing, TaskFacts, TasksPage
+    from airflow_txlog.window.known_tables import TaskRow
+
+    row = TaskRow(
+        dag_id="nightly",
+        run_id="scheduled",
+        task_id="merge",
+        map_index=-1,
+        state="running",
+        try_number=2,
+        started_ms=at_ms - 60_000,
+        ended_ms=None,
+        table_uri="s3://lake/orders",
+        result=None,
+    )
+    doing = Doing(
+        step="rewrite",
+        done=12,
+        total=40,
+        unit="files",
+        seconds=33.0,
+        bytes_per_s=85 * 2**20,
+        remaining_s=81,
+        attempt=2,
+        conflicts=1,
+        at_ms=at_ms,
+        is_silent=is_silent,
+    )
+    nothing: dict[str, Any] = {"status": "", "read_version": None, "version": None, "seconds": None, "commit": None}
+    task = TaskFacts(row=row, uri="s3://lake/orders", doing=doing, **nothing)
+    return TasksPage(dag_id="nightly", run_id="scheduled", task_id="merge", tasks=(task,))
+
+
+def page_of(facts: Any, refresh: int) -> Page:
+    async def page(window: Window, ask: Ask) -> Shown:
+        return Shown(template="tasks.html", facts=facts, values={"refresh": refresh})
+
+    return page
+
+
+def test_pages_that_are_forbidden_empty_or_running_are_shown(browser: Browser) -> None:
+    now_ms = SYSTEM_CLOCK.now_ms()
+    pages = {
+        "running": page_of(running(now_ms, is_silent=False), 0),
+        "silent": page_of(running(now_ms - 600_000, is_silent=True), 0),
+    }
+    shown = [
+        (Window(StandAlone([])), "", "No table is known yet"),
+        (Window(Refusing(403, "You may not see this DAG.")), "task", "Not allowed"),
+        (Window(Refusing(401, "Log in to Airflow first.")), "", "Log in first"),
+        (Window(StandAlone([]), pages), "running", "about 1 min left"),
+        (Window(StandAlone([]), pages), "silent", "has been silent since then"),
+    ]
+    for window, path, text in shown:
+        with alone(window) as port:
+            browser.open(f"http://127.0.0.1:{port}/{path}", text)
+            for width in (1280, 500):
+                browser.picture(PICTURES / f"{text.replace(' ', '_')}_{width}.png", width, 700)
+                assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth"), text
+
+
+def test_a_page_stays_and_says_so_while_the_server_is_gone(browser: Browser) -> None:
+    window = Window(StandAlone([]), {"running": page_of(running(SYSTEM_CLOCK.now_ms(), is_silent=False), 1)})
+    lost = "return document.documentElement.dataset.lost !== undefined"
+    with alone(window) as port:
+        browser.open(f"http://127.0.0.1:{port}/running", "about 1 min left")
+    browser._until(lambda: browser.run(lost), "the page says that the server is gone")
+    assert "about 1 min left" in browser.text()
+    with alone(window, port):
+        browser._until(lambda: not browser.run(lost), "the page is loaded again")
+        assert "about 1 min left" in browser.text()
+        browser.open("about:blank", "")
 
 
 def test_ten_thousand_commits_are_shown_within_a_second(served: Served, browser: Browser) -> None:
