@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -30,6 +30,8 @@ _WINDOW, _MOST_CHOSEN = 16, 32
 _MOST_SHARED = 64
 _MOST_FALSE = 10_000
 _FEW_BYTES = 65_536
+# What begins an escape of URLs and of JSON.
+_MARKS = (b"%", b"\\")
 
 
 class Needles:
@@ -39,6 +41,7 @@ class Needles:
         escaped = {each for each in strings if has_escapes(each)}
         self._searches = _searches([each for each in strings if each not in escaped])
         self._escaped = escaped
+        self._marks = [mark for mark in _MARKS if any(mark in each for each in escaped)]
 
     @cached_property
     def _of_escaped(self) -> list[_Search]:
@@ -84,14 +87,18 @@ class Needles:
         for search in self._searches:
             yield from search.spans(data)
         # They cannot be in bytes without the character that begins an escape.
-        if self._escaped and has_escapes(data.to_pybytes()):
+        if self._marks and _have_one(data.to_pybytes(), self._marks):
             for search in self._of_escaped:
                 yield from search.spans(data)
 
 
 def has_escapes(data: bytes) -> bool:
     """Return whether bytes hold a character that begins an escape of JSON or of URLs."""
-    return b"%" in data or b"\\" in data
+    return _have_one(data, _MARKS)
+
+
+def _have_one(data: bytes, marks: Sequence[bytes]) -> bool:
+    return any(mark in data for mark in marks)
 
 
 def _searches(strings: Collection[bytes]) -> list[_Search]:
