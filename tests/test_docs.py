@@ -249,9 +249,9 @@ def test_the_page_on_rows_has_every_argument_of_the_hook(method: str) -> None:
     assert not_named(names, "python-rows.md") == []
 
 
-def test_the_conditions_that_the_page_on_runners_calls_plain_are_plain() -> None:
-    page = (ROOT / "docs" / "runners.md").read_text()
-    section = page.split("### Plain expressions")[1].split("###")[0]
+def test_the_conditions_that_the_page_on_jobs_without_spark_calls_plain_are_plain() -> None:
+    page = (ROOT / "docs" / "jobs-without-spark.md").read_text()
+    section = page.split("## Plain expressions")[1].split("## ")[0]
     texts = [text for text in re.findall(r"\(`([^`]+)`\)", section) if re.search("[=<]| LIKE ", text)]
     assert len(texts) > 3
     types = {"id": Primitive.LONG, "name": Primitive.STRING, "seen_at": Primitive.TIMESTAMP}

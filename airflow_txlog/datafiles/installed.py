@@ -76,7 +76,7 @@ def unfit_executor(host: str | None, python: str | None, wrong: tuple[str, ...])
         f"An executor on {host or 'a machine of the cluster'} cannot run the job's tasks: {'; '.join(wrong)}"
         f"{f' ({python})' if python else ''}. Install it in the Python of the executors, or name another Python by "
         "spark.pyspark.python in the connection's spark_conf, for a Spark Connect server by "
-        "spark.sql.execution.pyspark.python (docs/runners.md).",
+        "spark.sql.execution.pyspark.python (docs/spark-cluster.md).",
         host=host,
         missing=list(wrong),
     )

@@ -159,7 +159,7 @@ def test_a_cluster_that_grants_no_executor_is_an_error_after_a_stated_wait(
 
 
 def test_tasks_run_the_python_of_a_packed_environment(runner: ConnectRunner, tmp_path: Path) -> None:
-    """As docs/runners.md has it: a session's tasks start one folder below the one in which archives lie."""
+    """As docs/spark-connect.md has it: a session's tasks start one folder below the one in which archives lie."""
     table = made(str(tmp_path / "t"), {})
     result = done(runner, "delete", table.uri, SPARK_EVALUATES, spark_conf={PYTHON: "../lake/bin/python"})
     assert result.status == "committed"
