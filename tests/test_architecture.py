@@ -1,8 +1,8 @@
 """The shape of the package: who may import whom, how large a thing may grow, and what the repository never names.
 
-The edges are those of docs/architecture.md: what decides knows neither Airflow nor Spark, and what travels to an executor
-knows pyarrow alone. Inside a part, `ROOMS` states the order. Everything is read from the source text, imports inside
-functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
+The edges are those of docs/architecture.md: what decides knows neither Airflow nor Spark, and what travels to an
+executor knows pyarrow alone. Inside a part, `ROOMS` states the order. Everything is read from the source text, imports
+inside functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository/"
 """The folder of the site with the pages of files outside of `docs/`."""
+ALONE = ("index.md", "tutorial.md", "troubleshooting.md")
+"""Pages that are the only one of their tab: a list of pages beside them would name only them."""
 FENCE = re.compile(r"^( *)(```+).*?^\1\2[ ]*$\n?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]*)((?:#[^)\s]*)?)\)")
 MARKER = re.compile(r"^<!-- parameters: (\w+) -->$", re.MULTILINE)
@@ -178,6 +180,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri.startswith((OUTSIDE, "decisions/", "reference/")):
         # Guides come first among the results of a search.
         page.meta.setdefault("search", {}).setdefault("boost", 0.5)
+    if page.file.src_uri in ALONE:
+        page.meta.setdefault("hide", []).append("navigation")
+    if page.file.src_uri.startswith(("operators/", "troubleshooting")):
+        markdown = re.sub(r"^```text$", "``` { .text .wrap }", markdown, flags=re.MULTILINE)
     linked = with_site_links(page.file.src_uri, markdown)
     tables = parameter_tables() if MARKER.search(linked) else {}
     return outside_of_code(MARKER.sub(lambda marker: tables[marker[1]], linked), for_python_markdown)
