@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -121,8 +123,26 @@ def test_a_docstring_marks_exactly_the_templated_parameters(cls: type) -> None:
     assert marked == fields & texts.keys()
 
 
+# A term that a newcomer would type, and a page that must be among the first three of its results.
+FOUND = {
+    "upsert": "operators/upsert/",
+    "delete": "operators/delete/",
+    "GDPR": "erasure/",
+    "retry": "operators/shared/#retries",
+    "schema change": "bring-your-tables/",
+    "Spark": "spark-connect/",
+    "S3": "stores/",
+    "conflict": "concepts/#conflicts",
+    "backfill": "how-to/#a-backfill",
+    "rollback": "operators/rollback/",
+    "merge": "operators/merge/",
+    "CDC": "apply-changes/",
+    "vacuum": "operators/vacuum/",
+}
+
+
 @pytest.mark.long("builds the whole site, in an environment that it may have to install")
-def test_make_docs_has_no_warning() -> None:
+def test_make_docs_has_no_warning_and_the_search_finds_what_newcomers_type() -> None:
     ensured = subprocess.run([ROOT / "tools" / "ensure_docs.sh"], capture_output=True, text=True, check=False)
     if ensured.returncode != 0:
         pytest.skip(f"MkDocs could not be installed: {ensured.stderr[-300:]}")
@@ -131,3 +151,9 @@ def test_make_docs_has_no_warning() -> None:
     shown = (ROOT / "build" / "site" / "operators" / "merge" / "index.html").read_text()
     assert "<code>conflict_deadline_s</code>" in shown
     assert "<!-- parameters" not in shown
+    if shutil.which("node") is None:
+        pytest.skip("the search is tried with node")
+    command = ["node", ROOT / "tools" / "search_site.js", ROOT / "build" / "site", *FOUND]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    wrong = {term: found[term][:3] for term, page in FOUND.items() if page not in str(found[term][:3])}
+    assert wrong == {}

@@ -179,7 +179,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri.startswith((OUTSIDE, "decisions/", "reference/")):
         # Guides come first among the results of a search.
-        page.meta.setdefault("search", {}).setdefault("boost", 0.5)
+        page.meta.setdefault("search", {}).setdefault("boost", 0.2)
     if page.file.src_uri in ALONE:
         page.meta.setdefault("hide", []).append("navigation")
     if page.file.src_uri.startswith(("operators/", "troubleshooting")):
