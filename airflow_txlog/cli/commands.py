@@ -234,6 +234,8 @@ def restore(table: Table, args: Namespace) -> Answer:
     before = table.snapshot().version
     confirm(f"Restore {table.uri}, now at version {before}, to {asked}?", args.yes)
     version = table.restore(args.table_version, moment, ignore_missing=args.ignore_missing)
+    if version > before:
+        hook_of(args).keep_entry(uri_of(hook_of(args), args.table, args))
     document = {"table": table.uri, "version": version, "committed": version > before}
     answer = f"restored by version {version}" if version > before else f"already at version {version}: nothing to do"
     return Answer(document, lambda: print(answer))
@@ -260,6 +262,8 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
     "incremental show": show_watermarks,
     "incremental reset": reset_watermark,
 }
+# What these change is not changed by a job, which would get its own credentials.
+_WRITERS = frozenset({"vacuum", "checkpoint", "restore", "incremental reset", "ledger create", "ledger rotate"})
 _OF_NO_TABLE: dict[str, Callable[[Namespace], Answer]] = {
     "erasure verify": verify_report,
     "catalog sync": catalog_entries.sync,
@@ -272,7 +276,8 @@ _OF_NO_TABLE: dict[str, Callable[[Namespace], Answer]] = {
 
 def _open(name: str, args: Namespace) -> Table:
     hook = hook_of(args)
-    uri = uri_of(hook, args.table, args)
+    hook.writes_by_name = name in _WRITERS
+    uri = uri_of(hook, args.table, args, may_create=name in ("convert", "clone"))
     if name in ("history", "upkeep", "convert", "clone", "rollback", "ledger create"):
         # A history can be shown even if this engine cannot read the rows; the others may get a folder, or make a table.
         return hook.table(uri)

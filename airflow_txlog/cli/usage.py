@@ -17,12 +17,17 @@ class UsageError(Exception):
 
 
 def hook_of(args: Namespace) -> TxlogHook:
-    """Return the hook of the connections that a command names."""
-    return TxlogHook(args.conn_id or None, catalog_conn_id=getattr(args, "catalog_conn_id", None) or None)
+    """Return the hook of the connections that a command names: one for the command, as it knows resolved names."""
+    if getattr(args, "hook", None) is None:
+        args.hook = TxlogHook(args.conn_id or None, catalog_conn_id=getattr(args, "catalog_conn_id", None) or None)
+    hook: TxlogHook = args.hook
+    return hook
 
 
-def uri_of(hook: TxlogHook, table: str, args: Namespace) -> str:
-    """Return the URI of a table as a command names it."""
+def uri_of(hook: TxlogHook, table: str, args: Namespace, *, may_create: bool = False) -> str:
+    """Return the URI of a table as a command names it. `may_create`: a name may be new in the catalog."""
+    if may_create and hook.is_name(table):
+        return hook.place_of(table, may_create=True)
     # A shell has a current directory that its user chose; a worker has one that no author knows.
     is_whole = args.conn_id or is_absolute(table) or hook.is_name(table)
     return hook.table_uri(table if is_whole else os.path.abspath(table))

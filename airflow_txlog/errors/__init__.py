@@ -213,6 +213,10 @@ class WrongTableId(CatalogError, facts="expected found"):
     """The table at the catalog's place has another id than the catalog records: it was replaced there."""
 
 
+class TableMoved(CatalogError, facts="expected found"):
+    """The name leads to another place than in an earlier try of the task, which may have done its work there."""
+
+
 class CatalogUnavailable(CatalogError):
     """The catalog does not answer, or failed. Nothing was read or written."""
 

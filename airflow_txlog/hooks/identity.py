@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, ApplicationTransaction
-from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec
+from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TableMoved
 from airflow_txlog.hooks.work_key import deployment_id, deployment_mark
+from airflow_txlog.locations import shown
 
 if TYPE_CHECKING:
     from airflow_txlog.exactly_once.transactions import RecordedWork
@@ -109,6 +110,8 @@ class KeptNumber:
     """Whether the number's task succeeded: any later run is a clear."""
     refused: bool = False
     """Whether no number was chosen, because it is unknown whether a commit is this task's."""
+    place: str | None = None
+    """The place of a table that the task names in a catalog."""
 
     @classmethod
     def in_store(cls, store: Any, slot: str = "") -> KeptNumber | None:
@@ -169,19 +172,22 @@ def application_transaction(
     clock: Clock = SYSTEM_CLOCK,
     recorded_work: Callable[[str], Iterable[RecordedWork]] = lambda suffix: (),
     call: HookCall | None = None,
+    place: str | None = None,
 ) -> ApplicationTransaction:
     """Return the transaction that this try of this task carries, or this `call` of it.
+
+    `place`: of a table that the task names in a catalog. A later try of the same work goes nowhere else.
 
     Two functions read the table: `recorded_version` returns the number that it holds for an app id, `recorded_work` the
     commits whose app id has a given end. Neither is called for an author's key: its number is always 1, and the spec's
     digest identifies its work.
 
-    Raises the state store's errors: without its answer a retry cannot be distinguished from new work.
+    Raises the state store's errors: without its answer a retry cannot be distinguished from new work. TableMoved.
     """
     name, slot = ("", "") if call is None else (call.name, call.slot)
     if idempotency_key is not None:
         check_key(idempotency_key)
-        return _keyed_transaction(context, idempotency_key, clock, slot)
+        return _keyed_transaction(context, idempotency_key, clock, slot, place)
     if "task_state_store" not in context:
         return _earlier_work(context, recorded_work, name) or _transaction_without_store(context, clock, name)
     ti, store = context["ti"], context["task_state_store"]
@@ -193,6 +199,7 @@ def application_transaction(
         step = next_step(kept, asked, max_tries)
         if step is Step.USE_KEPT:
             assert kept is not None
+            _check_place(kept.place, place)
             return _transaction_of(kept)
         if step is Step.ASK_TABLE or asked is None:
             # The id is kept with the number, so that a deployment that is renamed between two tries makes no new work.
@@ -212,10 +219,23 @@ def application_transaction(
             max_tries=max_tries,
             version=_number_after(asked.recorded) if earlier is None else earlier.version,
             first_tried_ms=clock.now_ms() if earlier is None else earlier.first_tried_ms,
+            place=place,
         )
         # The number is kept before anything is submitted: no try of new work has met the table.
         chosen.keep(store, slot)
         return _transaction_of(chosen, is_first_try=earlier is None)
+
+
+def _check_place(kept: Any, place: str | None) -> None:
+    """Raise TableMoved if the work was tried at another place than this one."""
+    if place is not None and kept is not None and kept != place:
+        raise TableMoved(
+            f"The name of the table led to {shown(str(kept))} in an earlier try of this task, and leads to "
+            f"{shown(place)} now. That try may have committed there, so this one changes nothing here. Compare the "
+            "two tables. Clear the task to do its work at the new place.",
+            expected=shown(str(kept)),
+            found=shown(place),
+        )
 
 
 def _number_after(recorded: int | None) -> int:
@@ -258,24 +278,34 @@ def keep_success(context: Mapping[str, Any], slot: str = "") -> None:
         replace(kept, succeeded=True).keep(store, slot)
 
 
-def _keyed_transaction(context: Mapping[str, Any], key: str, clock: Clock, slot: str) -> ApplicationTransaction:
+def _keyed_transaction(
+    context: Mapping[str, Any], key: str, clock: Clock, slot: str, place: str | None
+) -> ApplicationTransaction:
     """Return the transaction of an author's key, first tried when this task did or before; a clear changes nothing."""
-    first_tried_ms, is_first_try = _key_first_tried(context, key, clock, slot)
+    first_tried_ms, is_first_try = _key_first_tried(context, key, clock, slot, place)
     return ApplicationTransaction(
         app_id=key, version=FIRST_VERSION, check_digest=True, first_tried_ms=first_tried_ms, is_first_try=is_first_try
     )
 
 
-def _key_first_tried(context: Mapping[str, Any], key: str, clock: Clock, slot: str) -> tuple[int, bool]:
+def _key_first_tried(
+    context: Mapping[str, Any], key: str, clock: Clock, slot: str, place: str | None
+) -> tuple[int, bool]:
     store = context.get("task_state_store")
     kept = None if store is None else store.get(KEY_STATE_KEY + slot)
+    where = {} if place is None or "ti" not in context else {"place": place, "max_tries": int(context["ti"].max_tries)}
     if isinstance(kept, dict) and kept.get("key") == key:
+        if where and kept.get("max_tries") == where["max_tries"]:
+            _check_place(kept.get("place"), place)
+        elif where and store is not None:
+            # The task was cleared: its work goes to the place of now.
+            store.set(KEY_STATE_KEY + slot, {**kept, **where}, retention=NEVER_EXPIRE)
         return int(kept["first_tried_ms"]), False
     is_retry = "ti" in context and context["ti"].try_number > 1
     started_ms = _epoch_ms(_run_started(context)) if is_retry else None
     first_tried_ms = clock.now_ms() if started_ms is None else started_ms
     if store is not None:
-        store.set(KEY_STATE_KEY + slot, {"key": key, "first_tried_ms": first_tried_ms}, retention=NEVER_EXPIRE)
+        store.set(KEY_STATE_KEY + slot, {"key": key, "first_tried_ms": first_tried_ms, **where}, retention=NEVER_EXPIRE)
     # Another key is other work, which this task has not tried.
     return first_tried_ms, isinstance(kept, dict) or _is_first_try(context)
 

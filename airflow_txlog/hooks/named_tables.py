@@ -54,6 +54,8 @@ class NamedTablesHook:
     """The part of the hook that knows names. `names` is shared by the hooks of one task."""
 
     names: TablesByName
+    writes_by_name = False
+    """Whether this process itself changes the tables that it opens by name, and not only its jobs."""
     _catalog_conn_id: str | None
 
     if TYPE_CHECKING:
@@ -75,11 +77,7 @@ class NamedTablesHook:
             from airflow_txlog.hooks.catalog_connection import open_catalog
 
             if self.catalog_conn_id is None:
-                raise InvalidJobSpec(
-                    "A table is given by its name in a catalog, and no connection of a catalog is given. Nothing was "
-                    "read. Name it in catalog_conn_id, or in the extra of the connection of type txlog.",
-                    argument="catalog_conn_id",
-                )
+                raise no_catalog()
             self.names.catalog = open_catalog(self.catalog_conn_id)
         return self.names.catalog
 
@@ -124,6 +122,15 @@ class NamedTablesHook:
         # In the author's spelling, which is part of the identity of the work.
         return entry.uri if given is None else given
 
+    def kept_place(self, name: str | None, uri: str) -> str | None:
+        """Return the place that all tries of one work must find by a name; None without a name.
+
+        Also None for a table whose place the catalog chooses anew until it exists.
+        """
+        catalog = self.names.catalog
+        is_new = catalog is not None and uri in catalog.new_tables
+        return None if name is None or is_new else canonical_place(uri)
+
     def place_in_source(self, text: str) -> str:
         """Return the place of a name; any other text as it is, for the record to refuse. Raises as `entry`."""
         return self.place_of(text) if self.is_name(text) else text
@@ -143,7 +150,8 @@ class NamedTablesHook:
         """The resolved tables whose catalog has a part in opening their stores, and those that it will have."""
         found = [each.catalog_table for each in self.names.entries.values()]
         new = [] if self.names.catalog is None else self.names.catalog.new_tables.values()
-        return tuple(dict.fromkeys(each for each in (*found, *new) if each is not None))
+        known = [each for each in (*found, *new) if each is not None]
+        return tuple(dict.fromkeys(each.to_write() if self.writes_by_name else each for each in known))
 
     def with_name(self, spec: JobSpec) -> JobSpec:
         """Return the spec with the name of its table, if the task knows one."""
@@ -157,16 +165,21 @@ class NamedTablesHook:
 
         Return REGISTERED, UPDATED or FAILED; None if there was nothing to do. Never raises: the commit is done.
         """
-        name = result.table_name
-        if name is None or result.status in ("staged", "failed") or result.details.dry_run:
+        if result.table_name is None or result.status in ("staged", "failed") or result.details.dry_run:
+            return None
+        return self.keep_entry(result.table_uri, lambda: self._changed_metadata(result))
+
+    def keep_entry(self, uri: str, is_changed: Callable[[], bool] = lambda: True) -> str | None:
+        """Do what `keep_in_catalog` does for the table at a place, if this task knows a name of it."""
+        name = self.name_at(uri)
+        if name is None:
             return None
         try:
-            if canonical_place(result.table_uri) in self.names.to_register:
+            if canonical_place(uri) in self.names.to_register:
                 # Also if there was nothing to do: an earlier task may have created the table, and not its entry.
-                self.register(name, result.table_uri)
+                self.register(name, uri)
                 return REGISTERED
-            is_change = result.status != "nothing_to_do" and self._changed_metadata(result)
-            if is_change and self.sync(name, result.table_uri):
+            if is_changed() and self.sync(name, uri):
                 return UPDATED
         except TableNotFound:
             # There was nothing to do, and so no table was created.
@@ -208,8 +221,8 @@ class NamedTablesHook:
         from airflow_txlog.engine.log.actions import decode_commit
         from airflow_txlog.engine.log.names import commit_name
 
-        if result.version is None:
-            return True
+        if result.version is None or result.status == "nothing_to_do":
+            return result.status != "nothing_to_do"
         path = commit_name(result.version)
         try:
             data = self.followed(result.table_uri).table.store.read(path)
@@ -224,6 +237,25 @@ def may_be_name(text: Any) -> TypeGuard[str]:
     """Return whether a text has the form of a name: it is not absolute, and has a dot and no slash."""
     return (
         isinstance(text, str) and "." in text and "/" not in text and not text.startswith("~") and not is_absolute(text)
+    )
+
+
+def check_name(text: Any) -> None:
+    """Raise InvalidJobSpec for a `table` that has not the form of a name: it may be a path, or a column of a list."""
+    if not may_be_name(text):
+        raise InvalidJobSpec(
+            f"table must be a name in a catalog, with a dot and without a slash, such as sales.orders; found {text!r}. "
+            "Nothing was read. Give a path or a URI as table_uri.",
+            argument="table",
+        )
+
+
+def no_catalog() -> InvalidJobSpec:
+    """Return the error of a name without a catalog."""
+    return InvalidJobSpec(
+        "A table is given by its name in a catalog, and no connection of a catalog is given. Nothing was read. Name it "
+        "in catalog_conn_id, or in the extra of the connection of type txlog.",
+        argument="catalog_conn_id",
     )
 
 

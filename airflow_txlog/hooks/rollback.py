@@ -16,6 +16,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Rollback
 from airflow_txlog.contract.wording import commit_text, plural
 from airflow_txlog.errors import CannotRollBack, CommitStateUnknown, TxlogError
+from airflow_txlog.hooks.named_tables import named
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.hooks.work_key import deployment_mark
 from airflow_txlog.runners import run_unless_done
@@ -193,6 +194,9 @@ def roll_back_here(
 
     def run_job(table: str, record: Rollback) -> JobResult:
         runner = hook.make_runner(name) if isinstance(name, str) else name
-        return run_unless_done(runner, hook.with_settings(JobSpec(operation=record, table_uri=table), name), log=log)
+        spec = hook.with_settings(JobSpec(operation=record, table_uri=table), name)
+        result = named(run_unless_done(runner, spec, log=log), spec)
+        hook.keep_in_catalog(result)
+        return result
 
     return roll_back(hook, places, run, run_job, log, dry_run=dry_run)

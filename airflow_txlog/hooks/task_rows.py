@@ -53,6 +53,9 @@ class RowWritingHook(BaseHook):
         txlog_conn_id: str | None
 
         def table_uri(self, table: str) -> str: ...
+        def is_name(self, text: str) -> bool: ...
+        def place_of(self, name: str, given_uri: str | None = None, *, may_create: bool = False) -> str: ...
+        def kept_place(self, name: str | None, uri: str) -> str | None: ...
         def keep_in_catalog(self, result: JobResult) -> str | None: ...
         def place_in_source(self, text: str) -> str: ...
         def followed(self, table: str) -> FollowedTable: ...
@@ -181,7 +184,8 @@ class RowWritingHook(BaseHook):
         # Counted first: a call that fails must not shift the numbers of those after it.
         spelled = f"{self.txlog_conn_id or ''} {table}"
         call = None if context is None else HookCall.next_in(context, spelled, method, idempotency_key)
-        table_uri = self.table_uri(table)
+        is_name = self.is_name(table)
+        table_uri = self.place_of(table, may_create=bool(arguments.get("create"))) if is_name else self.table_uri(table)
         if rows is None and "source" in arguments:
             raise InvalidJobSpec(f"{method} needs rows; found None. Nothing was read.", argument="rows")
         bound = {"parameters": encode_parameters(parameters)} if parameters else {}
@@ -197,7 +201,11 @@ class RowWritingHook(BaseHook):
         runner = InProcessRunner(rows)
         is_done_each_time = others.get("dry_run") and not others.get("samples_to")
         spec = self.with_settings(spec, "in_process").replace(
-            application=None if is_done_each_time else self._application(table_uri, context, call, idempotency_key)
+            application=None
+            if is_done_each_time
+            else self._application(
+                table_uri, context, call, idempotency_key, self.kept_place(table if is_name else None, table_uri)
+            )
         )
         started_s = time.perf_counter()
         try:
@@ -213,7 +221,12 @@ class RowWritingHook(BaseHook):
         return result
 
     def _application(
-        self, table_uri: str, context: Mapping[str, Any] | None, call: HookCall | None, key: str | None
+        self,
+        table_uri: str,
+        context: Mapping[str, Any] | None,
+        call: HookCall | None,
+        key: str | None,
+        place: str | None,
     ) -> ApplicationTransaction:
         if context is None and key is None:
             raise InvalidJobSpec(
@@ -223,7 +236,12 @@ class RowWritingHook(BaseHook):
             )
         followed = self.followed(table_uri)
         found = application_transaction(
-            context or {}, followed.recorded_version, key, recorded_work=followed.recorded_work, call=call
+            context or {},
+            followed.recorded_version,
+            key,
+            recorded_work=followed.recorded_work,
+            call=call,
+            place=place,
         )
         if key is None and context is not None and call is not None:
             # As the operators do in their constructors: Airflow calls it once its database has the success.

@@ -383,9 +383,10 @@ class ExactlyOnceOperator(TxlogOperator):
                 "execute() was called without a task instance, which identifies the work: it is done each time"
             )
             return None
-        table = self.hook.followed(table_uri)
+        hook = self.hook
+        table, place = hook.followed(table_uri), hook.kept_place(self.table, table_uri)
         return application_transaction(
-            context, table.recorded_version, self.idempotency_key, recorded_work=table.recorded_work
+            context, table.recorded_version, self.idempotency_key, recorded_work=table.recorded_work, place=place
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from airflow_txlog.contract.operations import Operation, read_operation
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.hooks.named_tables import TablesByName, with_places
+from airflow_txlog.hooks.named_tables import TablesByName, check_name, with_places
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.arguments.given import has_template, path_text
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
@@ -46,6 +46,8 @@ class NamedTableOperator(RenderedOperator):
                 "a name in a catalog, and table_uri a path or a URI.",
                 argument="table",
             )
+        if table is not None and not has_template(table):
+            check_name(table)
         if table is not None and self.catalog_conn_id is None and self.txlog_conn_id is None:
             raise InvalidJobSpec(
                 "table is a name in a catalog, and no connection of a catalog is given. Name it in catalog_conn_id, or "
@@ -69,6 +71,7 @@ class NamedTableOperator(RenderedOperator):
         """Return the URI of the operator's table. Raises as `TxlogHook.table_uri` and `place_of`."""
         if self.table is None:
             return hook.table_uri(self.table_uri)  # type: ignore[arg-type]
+        check_name(self.table)
         return hook.place_of(self.table, self.table_uri, may_create=self.may_create)
 
     def record_of(self, kind: type[Operation], arguments: Mapping[str, Any], hook: TxlogHook | None) -> Operation:

@@ -87,7 +87,8 @@ class DeltaRollbackOperator(ManyJobsOperator):
     changed its files nor read their rows, the files are removed. Any other commit prevents the rollback: the task fails
     with CannotRollBack, which names the commit, and no table is changed. All tables are checked before the first one is
     changed. A rolled-back task that is cleared writes again. The XCom is
-    `{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`.
+    `{"tables": [{"table_uri", "action", "undoes", "in_the_way", "status", "version"}], "dry_run"}`, with `table` for a
+    name in a catalog, and `catalog` if its entry was updated.
 
     Example: `DeltaRollbackOperator(task_id="undo", run_id="{{ params.run_id }}", tables="/lake")`. Other arguments:
     `TxlogOperator`, except `table_uri`.
@@ -110,6 +111,8 @@ class DeltaRollbackOperator(ManyJobsOperator):
         self.tables = tables
         self.of_dag_id = of_dag_id
         self.is_dry_run = dry_run
+        # What became of the catalogs' entries, by table.
+        self._kept: dict[str, str | None] = {}
         self.check_literals()
 
     def job_arguments(self) -> dict[str, Any]:
@@ -143,6 +146,11 @@ class DeltaRollbackOperator(ManyJobsOperator):
             without_change=self.emit_without_change,
             by_partition=self.emit_partitions,
         )
+        hook = self.hook
+        for entry in entries:
+            name, kept = hook.name_at(entry["table_uri"]), self._kept.get(entry["table_uri"])
+            entry |= {"table": name} if name is not None else {}
+            entry |= {"catalog": kept} if kept is not None else {}
         return {"tables": entries, "dry_run": self.is_dry_run}
 
     def _run(self, context: Mapping[str, Any], table: str, record: Rollback) -> JobResult:
@@ -150,7 +158,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
         for line in summary_lines(result, result.seconds):
             self.log.info("%s", line)
         report_result(context, result, result.seconds)
-        self.hook.keep_in_catalog(result)
+        self._kept[table] = self.hook.keep_in_catalog(result)
         return result
 
 

@@ -112,6 +112,10 @@ RETRIED: dict[type[TxlogError], tuple[Ring, str]] = {
     errors.NotADeltaTable: (Ring.NONE, "the name belongs to a view, or to a table of another format"),
     errors.UnusablePlace: (Ring.NONE, "the entry of the catalog has no usable location. Correct the entry"),
     errors.WrongTableId: (Ring.NONE, "the catalog and the log name different tables. Check this yourself"),
+    errors.TableMoved: (
+        Ring.NONE,
+        "the name leads elsewhere than in an earlier try, which may have done the work there. Check this yourself",
+    ),
     errors.CatalogUnavailable: (Ring.POLICY, "nothing was read or written, and the catalog may respond again"),
     errors.CatalogRefused: (Ring.NONE, "the catalog refuses the same request again"),
     errors.UnsupportedFeature: (Ring.NONE, "this release does not support a feature that the table needs"),

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_txlog.errors import InvalidInput, from_dict
+from airflow_txlog.hooks.named_tables import check_name, no_catalog
 from airflow_txlog.hooks.run_versions import pinned_version
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.waiting import condition_of
@@ -111,6 +112,8 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             raise InvalidInput(f"Give table_uri, a place, or table, a name in a catalog; found {found}.")
         if table is not None and catalog_conn_id is None and txlog_conn_id is None:
             raise InvalidInput("table is a name in a catalog: name the catalog's connection in catalog_conn_id.")
+        if table is not None and not has_template(table):
+            check_name(table)
         self.table_uri = path_text(table_uri)
         self.table = table
         self.catalog_conn_id = catalog_conn_id
@@ -157,6 +160,13 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         """The text that the hook turns into a URI: the name, or the place."""
         return str(self.table_uri if self.table is None else self.table)
 
+    def _check_name(self) -> None:
+        """Raise InvalidJobSpec if `table` is no name, or there is no catalog: it is never read as a place."""
+        if self.table is not None:
+            check_name(self.table)
+            if self.hook.catalog_conn_id is None:
+                raise no_catalog()
+
     def condition(self) -> dict[str, Any]:
         """Return the condition of the rendered fields as JSON. Raises InvalidInput."""
         given = {name: getattr(self, name) for name in _CONDITION}
@@ -176,6 +186,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
 
         Raises InvalidInput for an invalid condition, CorruptTable, UnsupportedFeature.
         """
+        self._check_name()
         up_to = None
         if self.as_of is not None:
             up_to = pinned_version(self.hook, self.hook.table_uri(self.place), context)
@@ -201,6 +212,7 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
         """Wait: here, or after one look in the triggerer."""
         if not self.deferrable or self.as_of is not None:
             return super().execute(context)
+        self._check_name()
         try:
             found = self.poke(context)
         except Exception as error:

@@ -21,7 +21,7 @@ from airflow_txlog.contract.operations import Delete
 from airflow_txlog.contract.wording import summary_lines
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.upkeep.rollback import NOT_DONE
-from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TransactionExpired
+from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TableMoved, TransactionExpired
 from airflow_txlog.exactly_once.transactions import done_in, find_done, recorded_version
 from airflow_txlog.storage import PLAIN
 from tests.conftest import ManualClock
@@ -375,6 +375,34 @@ def test_a10_constant_key_is_an_error(table: Table, spec: JobSpec) -> None:
 def test_a10_an_empty_key_is_an_error(table: Table) -> None:
     with pytest.raises(InvalidJobSpec, match="idempotency_key"):
         identity(table, Try(), StateStore(), key=" ")
+
+
+@pytest.mark.parametrize("key", [None, "nightly"])
+def test_a_try_that_finds_its_table_elsewhere_than_an_earlier_one_changes_nothing(
+    table: Table, key: str | None
+) -> None:
+    """Its name in the catalog was given to another table in between: the work may be done in the first one."""
+    from airflow_txlog.hooks.identity import application_transaction
+
+    store, first = StateStore(), Try()
+
+    def tried(ti: Try, place: str | None) -> ApplicationTransaction:
+        context = {"ti": ti, "task_state_store": store}
+        return application_transaction(context, lambda app_id: recorded_version(table, app_id), key, place=place)
+
+    chosen = tried(first, "file:///lake/a")
+    with pytest.raises(TableMoved) as raised:
+        tried(first.retried(), "file:///lake/b")
+    assert (raised.value.facts["expected"], raised.value.facts["found"]) == ("file:///lake/a", "file:///lake/b")
+    assert not raised.value.retryable
+    again = tried(first.retried(), "file:///lake/a")
+    assert (again.app_id, again.version) == (chosen.app_id, chosen.version)
+    # A task that does not name its table, or has been cleared, goes where it is told.
+    assert tried(first.retried(), None).app_id == chosen.app_id
+    cleared = first.retried().cleared()
+    tried(cleared, "file:///lake/b")
+    with pytest.raises(TableMoved):
+        tried(cleared.retried(), "file:///lake/a")
 
 
 def test_a10_without_a_state_store_the_number_is_max_tries(table: Table, spec: JobSpec) -> None:

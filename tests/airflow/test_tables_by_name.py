@@ -16,9 +16,9 @@ import pytest
 
 from airflow_txlog import operators
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidJobSpec, NotADeltaTable, TableNotInCatalog
+from airflow_txlog.errors import InvalidJobSpec, NotADeltaTable, TableMoved, TableNotInCatalog
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.locations import Access
+from airflow_txlog.locations import Access, canonical_place
 from airflow_txlog.operators import (
     DeltaAlterTableOperator,
     DeltaAuditOperator,
@@ -34,6 +34,7 @@ from airflow_txlog.operators import (
 )
 from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.storage import open_store
+from tests.airflow.test_identity import StateStore, Try
 from tests.helpers import glue, s3
 from tests.helpers.catalogs import Backend, GlueBackend, HiveBackend, Record
 
@@ -351,6 +352,55 @@ def test_the_hook_and_the_sensor_take_a_name(lake: Lake) -> None:
     assert sensor.poke({}).is_done
     pinned = PinVersionsOperator(task_id="p", tables=[lake.name], **connections).execute({})
     assert [each["version"] for each in pinned["tables"]] == [1]
+
+
+def test_a_retry_whose_name_leads_elsewhere_changes_nothing_there(lake: Lake) -> None:
+    lake.load()
+    lake.load(f"{lake.database}.other")
+    operator = DeltaWriteOperator(task_id="x", table=lake.name, source=files(lake.rows), **lake.by_name)
+    store = StateStore()
+    first = operator.job_spec({"ti": Try(), "task_state_store": store})
+    # The same name is another table now.
+    place = lake.backend.catalog.find(f"{lake.database}.other").uri
+    lake.backend.drop(lake.name)
+    lake.backend.put(Record(name=lake.name, location=place, parameters={"table_type": "delta"}))
+    operator.begin_try()
+    with pytest.raises(TableMoved) as raised:
+        operator.job_spec({"ti": Try().retried(), "task_state_store": store})
+    assert raised.value.facts["found"] == canonical_place(place)
+    operator.begin_try()
+    cleared = operator.job_spec({"ti": Try().retried().cleared(), "task_state_store": store})
+    assert cleared.table_uri == place != first.table_uri
+
+
+def test_an_append_of_the_hook_creates_and_registers_a_table(lake: Lake) -> None:
+    hook = TxlogHook(storage_conn_id=lake.by_name.get("storage_conn_id"), catalog_conn_id="names")
+    hook.append(lake.name, pa.table({"id": [9]}), idempotency_key="k")
+    assert lake.table().to_arrow().to_pylist() == [{"id": 9}]
+
+
+def test_a_rollback_says_what_became_of_the_entry(lake: Lake) -> None:
+    context_tags = {"dag_id": "d", "run_id": "r", "task_id": "t", "try_number": 1}
+    lake.load()
+    wide = {"add_columns": {"note": "STRING"}}
+    operator = DeltaAlterTableOperator(task_id="t", table=lake.name, runner="in_process", **lake.by_name, **wide)
+    spec = operator.job_spec({})
+    operator.hook.make_runner("in_process").run(spec.replace(annotations=context_tags), log=print)
+    operator.hook.sync(lake.name, spec.table_uri)
+    assert len(lake.backend.get(lake.name).columns) == 4
+    returned = lake.run("DeltaRollbackOperator", run_id="r", of_dag_id="d", tables=lake.name)
+    [entry] = returned["tables"]
+    assert (entry["status"], entry["table"], entry["catalog"]) == ("committed", lake.name, "updated")
+    assert len(lake.backend.get(lake.name).columns) == 3
+
+
+def test_a_mapped_task_takes_a_name_for_each_of_its_instances(lake: Lake) -> None:
+    from airflow.sdk import DAG
+
+    with DAG("mapped"):
+        partial = operators.DeltaTruncateOperator.partial(task_id="x", **lake.by_name)
+        mapped = partial.expand(table=["sales.a", "sales.b"])
+    assert mapped.template_fields[:2] == ("table_uri", "table")
 
 
 def test_lineage_has_the_name_of_the_catalog_as_a_symlink(lake: Lake) -> None:

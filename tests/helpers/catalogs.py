@@ -38,6 +38,8 @@ class Backend(Protocol):
 
     def get(self, name: str) -> Record: ...
 
+    def drop(self, name: str) -> None: ...
+
 
 class GlueBackend:
     """moto, through a botocore client that is not the one under test."""
@@ -74,6 +76,10 @@ class GlueBackend:
                 },
             },
         )
+
+    def drop(self, name: str) -> None:
+        database, table = name.split(".")
+        self._client.delete_table(DatabaseName=database, Name=table)
 
     def get(self, name: str) -> Record:
         database, table = name.split(".")
@@ -123,6 +129,9 @@ class HiveBackend:
         if record.kind == "VIRTUAL_VIEW":
             table.setViewOriginalText("SELECT 1")
         self._handler.create_table(table)
+
+    def drop(self, name: str) -> None:
+        self._handler.drop_table(*name.split("."), False)
 
     def get(self, name: str) -> Record:
         found: Any = self._handler.get_table(*name.split("."))

@@ -122,6 +122,28 @@ def test_a_missing_name_and_a_path_are_not_compared(txlog: Command, backend: Hiv
     assert (code, found["error"]["type"]) == (2, "UsageError")
 
 
+def test_a_command_that_changes_a_table_by_its_name_keeps_the_entry_up_to_date(
+    txlog: Command, backend: HiveBackend, name: str, table: Table, tmp_path: Path
+) -> None:
+    txlog("catalog", "sync", name, "--location", tmp_path / "orders")
+    assert txlog("alter", name, "--add-column", "note=STRING", "--yes")[1]["committed"]
+    assert [column for column, _ in backend.get(name).columns] == ["id", "day", "note"]
+    assert txlog("restore", name, "--version", 1, "--yes")[1]["committed"]
+    assert [column for column, _ in backend.get(name).columns] == ["id", "day"]
+    assert txlog("catalog", "check", name)[0] == 0
+    assert table.history(2)[1]["tags"]["airflow.table"] == name
+
+
+def test_a_clone_by_a_name_that_is_new_is_registered(
+    txlog: Command, backend: HiveBackend, name: str, table: Table, tmp_path: Path
+) -> None:
+    txlog("catalog", "sync", name, "--location", tmp_path / "orders")
+    new = f"{name}_copy"
+    code, found = txlog("clone", new, "--from", name, "--yes")
+    assert (code, found["committed"]) == (0, True), found
+    assert Table.open(backend.catalog.find(new).uri).snapshot().num_files == 2
+
+
 def test_to_resolve_a_name_takes_little_time(
     backend: HiveBackend, name: str, table: Table, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
