@@ -315,7 +315,8 @@ class AzureBucket(Bucket):
     def copy(self, source: Bucket, source_key: str, key: str) -> bool:
         if not isinstance(source, AzureBucket) or source.uri.partition("@")[2] != self.uri.partition("@")[2]:
             return False
-        blob, place = self._blob(key), source._blob(source_key).url
+        blob, sas = self._blob(key), getattr(source._client().credential, "signature", None)
+        place = source._blob(source_key).url + (f"?{sas}" if sas else "")
         try:
             # The service takes the sender for a reader of its own account; of a SAS, the address has it.
             copied = self._asked("PUT", key, lambda: blob.start_copy_from_url(place, **_CALL))["copy_status"]
@@ -354,8 +355,7 @@ class AzureBucket(Bucket):
         """Do nothing: the service drops blocks that no blob has after a week, or when a blob of the name is made."""
 
     def _date(self, prefix: str) -> str:
-        _, _, headers = self._page(prefix, None, False, 1)
-        return str(needed(headers, "Date", self._where(prefix)))
+        return str(needed(self._page(prefix, None, False, 1)[2], "Date", self._where(prefix)))
 
     def unproved_server(self) -> str | None:
         server: str = self._asked("connect", "", lambda: self._client().primary_hostname)

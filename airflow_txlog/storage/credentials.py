@@ -199,9 +199,26 @@ def google_token(credentials: KeptCredentials) -> Any:
 
 
 def azure_arguments(credentials: KeptCredentials) -> dict[str, Any]:
-    """Return the arguments of a store on Azure. Only an access token is renewed."""
+    """Return the arguments of a store on Azure. An access token and a SAS are renewed."""
     values = dict(credentials.current().values)
-    return {"credential": _AzureToken(credentials)} if "token" in values else values
+    if "token" in values:
+        return {"credential": _AzureToken(credentials)}
+    return {"credential": _azure_sas(credentials)} if "sas_token" in values else values
+
+
+def _azure_sas(credentials: KeptCredentials) -> Any:
+    """Return a SAS of Azure's client, which asks for it at each request. It cannot be pickled."""
+    from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - only a store on Azure has it
+
+    class Renewed(AzureSasCredential):
+        @property
+        def signature(self) -> str:
+            return str(credentials.current().values["sas_token"]).removeprefix("?")
+
+        def __reduce__(self) -> NoReturn:
+            raise TypeError("credentials are not pickled: name their connection instead")
+
+    return Renewed("unused")
 
 
 class _AccessToken(NamedTuple):
