@@ -7,6 +7,7 @@ Source: AWS Glue Web API reference, GetTable, GetDatabase, CreateTable, UpdateTa
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,9 +16,9 @@ from typing import Any
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as SigningCredentials
+from botocore.credentials import EnvProvider
 from botocore.exceptions import BotoCoreError
 from botocore.httpsession import URLLib3Session
-from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
@@ -285,10 +286,17 @@ class GlueCatalog:
 
 def own_identity(connection: str) -> Callable[[], tuple[str, str, str | None]]:
     """Return the credentials of this process: of its environment, its profile, or the role of its machine."""
-    session = Session()
+
+    @functools.cache
+    def session() -> Any:
+        # It brings a hundred modules, and a task with keys in its environment needs none of them.
+        from botocore.session import Session  # noqa: PLC0415
+
+        return Session()
 
     def credentials() -> tuple[str, str, str | None]:
-        found = session.get_credentials()
+        # The first place at which a session looks, too.
+        found = EnvProvider().load() or session().get_credentials()
         if found is None:
             raise unavailable(connection, "neither the connection nor the machine has any")
         frozen = found.get_frozen_credentials()

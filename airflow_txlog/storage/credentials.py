@@ -210,7 +210,7 @@ def _azure_sas(credentials: KeptCredentials) -> Any:
     """Return a SAS of Azure's client, which asks for it at each request. It cannot be pickled."""
     from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - only a store on Azure has it
 
-    class Renewed(AzureSasCredential):
+    class RenewedSas(AzureSasCredential):
         @property
         def signature(self) -> str:
             return str(credentials.current().values["sas_token"]).removeprefix("?")
@@ -218,7 +218,7 @@ def _azure_sas(credentials: KeptCredentials) -> Any:
         def __reduce__(self) -> NoReturn:
             raise TypeError("credentials are not pickled: name their connection instead")
 
-    return Renewed("unused")
+    return RenewedSas("unused")
 
 
 class _AccessToken(NamedTuple):
