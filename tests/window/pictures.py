@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,8 @@ def take(folder: Path, target: Path) -> None:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
+    while not server.started:
+        time.sleep(0.02)
     browser = Browser(folder / "home")
     browser.start()
     try:

@@ -203,6 +203,10 @@ def alone(window: Window, port: int = 0) -> Iterator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
+    deadline = time.monotonic() + GIVE_UP_S
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     try:
         yield port
     finally:
