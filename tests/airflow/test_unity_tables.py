@@ -22,7 +22,7 @@ from airflow_txlog.hooks.catalog_connection import open_catalog
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators import files, table, when_matched_update, when_not_matched_insert
 from airflow_txlog.sensors.table_version import TableVersionSensor
-from airflow_txlog.storage import Access, open_store
+from airflow_txlog.storage import Access, credentials, open_store
 from airflow_txlog.storage.managed import ManagedStore
 from tests.helpers import s3
 from tests.helpers.managed import committer_of
@@ -139,6 +139,8 @@ def test_the_hook_and_the_sensor_read_with_the_privilege_to_read(created: Lake) 
 
 def test_a_source_has_credentials_of_its_own(created: Lake) -> None:
     lake = created
+    # As in another process: those of the table's creation are kept by the table's id.
+    credentials.kept.cache_clear()
     lake.unity.issued.clear()
     # Without Spark: a session that other tests have started has no way to these credentials.
     lake.run("DeltaUpsertOperator", table="main.sales.copy", source=table(NAME), keys="id")
@@ -162,14 +164,14 @@ def test_a_task_that_is_killed_after_its_commit_has_changed_the_table_once(creat
     child = os.fork()
     if child == 0:
         try:
-            publish = ManagedStore._publish
+            publish = ManagedStore._publish_all
 
             def dying(self: ManagedStore, *given: Any) -> None:
                 if moment == "published":
                     publish(self, *given)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            ManagedStore._publish = dying  # type: ignore[method-assign]
+            ManagedStore._publish_all = dying  # type: ignore[method-assign]
             lake.run("DeltaWriteOperator", table=NAME, source=files(rows), idempotency_key="once")
         finally:
             os._exit(1)
