@@ -69,6 +69,7 @@ CASES = (
     "task",
     "operations",
     "parse",
+    "names",
     "window",
     *STATEMENTS,
     "writers",
@@ -207,6 +208,10 @@ class Bench:
             from tests.benchmarks.parse_cases import measure_parse
 
             return measure_parse(self.folder / "parse", rounds=self.rounds)
+        if case == "names":
+            from tests.benchmarks.name_cases import measure_names
+
+            return measure_names(rounds=self.rounds)
         if case == "window":
             from tests.benchmarks.window_cases import measure_window
 
