@@ -35,7 +35,7 @@ TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "deltalake", 
 
 @dataclass(frozen=True)
 class Combination:
-    """Versions that are installed together. `also`: bounds that Airflow's own constraints of that release have."""
+    """Versions that are installed together. `also`: further bounds, without which that Airflow does not run."""
 
     airflow: str
     python: str
