@@ -270,3 +270,61 @@ def test_the_figures_of_a_run_become_tables_and_charts(tmp_path: Path) -> None:
         page.read_text()
         == "a\n<!-- one: begin -->\nnew\n<!-- one: end -->\n<!-- two: begin -->\nkept\n<!-- two: end -->\n"
     )
+
+
+# --- scripts that fetch -----------------------------------------------------------------------------------------------
+
+FETCHING = sorted({path.name for path in (ROOT / "tools").glob("ensure_*.sh")} - {"ensure_java.sh", "ensure_venv.sh"})
+# A fake writes its arguments down and does nothing. `mktemp` fails where a script wants a folder in .venv.
+FAKE = '#!/bin/bash\nprintf "%s\\n" "${0##*/} $*" >>"$RECORD"\n'
+NO_FOLDER_IN_VENV = '#!/bin/bash\ncase "$*" in *.venv*) exit 1 ;; esac\nexec /usr/bin/mktemp "$@"\n'
+
+
+@pytest.mark.parametrize("script", [*FETCHING, "with_stores.sh"])
+@pytest.mark.parametrize("venv", ["no .venv", "a .venv that nothing can be written to"])
+def test_a_script_that_can_make_no_folder_touches_nothing_outside_its_clone(
+    script: str, venv: str, tmp_path: Path
+) -> None:
+    clone, fakes, record = tmp_path / "clone", tmp_path / "fakes", tmp_path / "record"
+    shutil.copytree(ROOT / "tools", clone / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", clone)
+    fakes.mkdir()
+    for name in ("apt-get", "apt-cache", "dpkg", "npm", "go", "rm", "mv", "tar", "java", "python3"):
+        (fakes / name).write_text(FAKE)
+    (fakes / "mktemp").write_text(NO_FOLDER_IN_VENV)
+    (fakes / "mkdir").write_text(f'{FAKE}case "$*" in *"$TMPDIR"*) exec /usr/bin/mkdir "$@" ;; esac\n')
+    (fakes / "setsid").write_text("#!/bin/bash\n")
+    for fake in fakes.iterdir():
+        fake.chmod(0o755)
+    if venv != "no .venv":
+        (clone / ".venv" / "bin").mkdir(parents=True)
+        (clone / ".venv" / "bin" / "python").write_text(f'{FAKE}echo "1 2 3 4 5"\n')
+        (clone / ".venv" / "bin" / "python").chmod(0o755)
+    environment = {"PATH": f"{fakes}:/usr/bin:/bin", "RECORD": str(record), "TMPDIR": str(tmp_path)}
+
+    done = subprocess.run(
+        [clone / "tools" / script, "true"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    if (script, venv) == ("with_stores.sh", "no .venv"):
+        assert (done.returncode, done.stderr) == (1, "tools/with_stores.sh needs .venv: run make venv first.\n")
+    recorded = record.read_text() if record.exists() else ""
+    outside = [
+        path for path in re.findall(r"(?:^|[\s=:\"'])(/[^\s:\"']*)", recorded) if not path.startswith(str(tmp_path))
+    ]
+    assert not [path for path in outside if path != "/dev/stdin"], recorded
+
+
+def test_no_script_deletes_by_a_name_that_may_be_empty() -> None:
+    """`rm` and `mv` name a variable only as `${name:?}`, which ends the script if it is empty."""
+    for script in (ROOT / "tools").glob("*.sh"):
+        for line in script.read_text().splitlines():
+            assert not re.search(r'\b(rm -rf|dpkg -x|mv) +"?\$(?!\{[a-z0-9_]+:\?\})(?!1\b)', line), (
+                f"{script.name}: {line}"
+            )

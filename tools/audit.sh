@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # In an environment of its own: what audits is no dependency of what is audited.
 work=build/audit
 if ! "$work/bin/python" -c 'import pip_audit' 2>/dev/null; then
-    rm -rf "$work"
+    rm -rf "${work:?}"
     "$(tools/find_python.sh)" -m venv "$work"
     "$work/bin/python" -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.10,<3'
 fi

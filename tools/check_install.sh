@@ -25,7 +25,7 @@ python=$(tools/find_python.sh)
 airflow=$(grep '^apache-airflow==' constraints.txt)
 wheel=${WHEEL:+$(realpath "$WHEEL")}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "${work:?}"' EXIT
 # Nothing of this shell's own Python, Spark or Airflow.
 for name in $(compgen -e | grep -E '^(PYTHON|PYSPARK|SPARK|AIRFLOW|VIRTUAL_ENV)'); do unset "$name"; done
 export JAVA_HOME SPARK_LOCAL_IP=127.0.0.1 AIRFLOW_HOME=$work/airflow AIRFLOW__CORE__DAGS_FOLDER=$work/dags
@@ -43,7 +43,7 @@ git clone -q . "$work/clone"
 "$python" -m venv "$work/venv"
 export PATH=$work/venv/bin:$PATH
 run "pip install -q --disable-pip-version-check $airflow"
-cd "$work/clone"
+cd "${work:?}/clone"
 mapfile -t commands < <(readme_commands)
 for command in "${commands[@]}"; do
     [ -z "$wheel" ] || command=${command//\'.[/\'$wheel[}
@@ -52,7 +52,7 @@ done
 grep -o airflow-provider-txlog "$work/log"
 
 # Not in the clone, whose package would be imported in place of the installed one.
-cd "$work"
+cd "${work:?}"
 first_block python clone/README.md | sed "s#/tmp/lake/#$work/lake/#" >dags/readme.py
 first_block python clone/docs/start-here.md | sed "s#/tmp/lake/users#$work/lake/start#" >dags/start_here.py
 run "airflow db migrate"

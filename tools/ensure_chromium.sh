@@ -26,17 +26,17 @@ give_up() {
 command -v apt-get >/dev/null && command -v dpkg >/dev/null || give_up "no apt-get"
 mkdir -p "$(dirname "$folder")"
 fetching=$(mktemp -d "$folder.XXXXXX")
-trap 'rm -rf "$fetching"' EXIT
+trap 'rm -rf "${fetching:?}"' EXIT
 echo "Fetching a headless Chromium for the tests" >&2
-mkdir -p "$fetching/debs/partial" "$fetching/root"
+mkdir -p "${fetching:?}/debs/partial" "${fetching:?}/root"
 { timeout 120 apt-get update -qq || true; } >/dev/null 2>&1
-timeout 300 apt-get install -qq -y --download-only --no-install-recommends -o "Dir::Cache::archives=$fetching/debs" \
-    chromium-headless-shell fonts-liberation >"$fetching/log" 2>&1 || give_up "$(tail -n 1 "$fetching/log")"
+timeout 300 apt-get install -qq -y --download-only --no-install-recommends -o "Dir::Cache::archives=${fetching:?}/debs" \
+    chromium-headless-shell fonts-liberation >"${fetching:?}/log" 2>&1 || give_up "$(tail -n 1 "${fetching:?}/log")"
 # What the machine has already is not fetched above; but the browser's own files must lie beside it, and of one version.
 # The driver depends on the whole of Chromium, for which the headless one stands in.
-(cd "$fetching/debs" && timeout 240 apt-get download -qq chromium-headless-shell chromium-common chromium-driver \
-    fonts-liberation) >"$fetching/log" 2>&1 || give_up "$(tail -n 1 "$fetching/log")"
-for deb in "$fetching"/debs/*.deb; do dpkg -x "$deb" "$fetching/root"; done
-works "$fetching/root" || give_up "it does not start here"
-rm -rf "$folder"
-mv "$fetching/root" "$folder"
+(cd "${fetching:?}/debs" && timeout 240 apt-get download -qq chromium-headless-shell chromium-common chromium-driver \
+    fonts-liberation) >"${fetching:?}/log" 2>&1 || give_up "$(tail -n 1 "${fetching:?}/log")"
+for deb in "${fetching:?}"/debs/*.deb; do dpkg -x "$deb" "${fetching:?}/root"; done
+works "${fetching:?}/root" || give_up "it does not start here"
+rm -rf "${folder:?}"
+mv "${fetching:?}/root" "$folder"

@@ -21,14 +21,14 @@ java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 command -v "$java" >/dev/null 2>&1 || give_up "no Java"
 
 fetching=$(mktemp -d "$PWD/.venv/delta-jars.XXXXXX")
-trap 'rm -rf "$fetching"' EXIT
+trap 'rm -rf "${fetching:?}"' EXIT
 echo "Fetching delta-spark $version for the tests" >&2
 for artifact in "${artifacts[@]}"; do
-    timeout 180 "$java" -jar "$ivy" -cache "$fetching/cache" -dependency io.delta "$artifact" "$version" \
-        -notransitive -confs default -retrieve "$fetching/jars/[artifact]-[revision].[ext]" \
-        >"$fetching/log" 2>&1 || give_up "$artifact $version: $(tail -n 1 "$fetching/log")"
-    [ -f "$fetching/jars/$artifact-$version.jar" ] || give_up "$artifact $version is not to be had"
+    timeout 180 "$java" -jar "$ivy" -cache "${fetching:?}/cache" -dependency io.delta "$artifact" "$version" \
+        -notransitive -confs default -retrieve "${fetching:?}/jars/[artifact]-[revision].[ext]" \
+        >"${fetching:?}/log" 2>&1 || give_up "$artifact $version: $(tail -n 1 "${fetching:?}/log")"
+    [ -f "${fetching:?}/jars/$artifact-$version.jar" ] || give_up "$artifact $version is not to be had"
 done
-touch "$fetching/jars/.complete-$version"
-rm -rf "$folder"
-mv "$fetching/jars" "$folder"
+touch "${fetching:?}/jars/.complete-$version"
+rm -rf "${folder:?}"
+mv "${fetching:?}/jars" "$folder"

@@ -12,16 +12,16 @@ print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][
 [ -f "$folder/.stamp" ] && [ "$(cat "$folder/.stamp")" = "$wanted" ] && exit 0
 
 echo "Installing MkDocs into $folder" >&2
-rm -rf "$folder"
+rm -rf "${folder:?}"
 .venv/bin/python -m venv "$folder"
 tail -n +2 <<<"$wanted" | timeout 600 "$folder/bin/python" -m pip install -q --disable-pip-version-check -r /dev/stdin >&2
 
 fetch_mermaid() {
     local fetching
-    fetching=$(mktemp -d "$folder/mermaid.XXXXXX")
-    (cd "$fetching" && timeout 120 npm pack --silent mermaid@11 && tar -xzf mermaid-11*.tgz package/dist/mermaid.min.js &&
+    fetching=$(mktemp -d "$folder/mermaid.XXXXXX") || return 1
+    (cd "${fetching:?}" && timeout 120 npm pack --silent mermaid@11 && tar -xzf mermaid-11*.tgz package/dist/mermaid.min.js &&
         mv package/dist/mermaid.min.js "$folder/mermaid.min.js") >/dev/null 2>&1
-    rm -rf "$fetching"
+    rm -rf "${fetching:?}"
     [ -f "$folder/mermaid.min.js" ]
 }
 { command -v npm >/dev/null && fetch_mermaid; } || echo "mermaid was not fetched: the site will load it over the network" >&2

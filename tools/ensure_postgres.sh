@@ -19,16 +19,16 @@ give_up() {
 command -v apt-get >/dev/null && command -v dpkg >/dev/null || give_up "no apt-get"
 mkdir -p "$(dirname "$folder")"
 fetching=$(mktemp -d "$folder.XXXXXX")
-trap 'rm -rf "$fetching"' EXIT
+trap 'rm -rf "${fetching:?}"' EXIT
 echo "Fetching PostgreSQL for the tests" >&2
-mkdir -p "$fetching/debs/partial" "$fetching/root"
+mkdir -p "${fetching:?}/debs/partial" "${fetching:?}/root"
 { timeout 120 apt-get update -qq || true; } >/dev/null 2>&1
 # By name: the package `postgresql` is an empty one, and names the version.
 version=$(apt-cache depends postgresql 2>/dev/null | sed -n 's/^ *Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1)
 [ -n "$version" ] || give_up "the system has no package of it"
 timeout 300 apt-get install -qq -y --reinstall --download-only --no-install-recommends \
-    -o "Dir::Cache::archives=$fetching/debs" "postgresql-$version" "postgresql-client-$version" libpq5 \
-    >"$fetching/log" 2>&1 || give_up "$(tail -n 1 "$fetching/log")"
-for deb in "$fetching"/debs/*.deb; do dpkg -x "$deb" "$fetching/root"; done
-rm -rf "$folder"
-mv "$fetching/root" "$folder"
+    -o "Dir::Cache::archives=${fetching:?}/debs" "postgresql-$version" "postgresql-client-$version" libpq5 \
+    >"${fetching:?}/log" 2>&1 || give_up "$(tail -n 1 "${fetching:?}/log")"
+for deb in "${fetching:?}"/debs/*.deb; do dpkg -x "$deb" "${fetching:?}/root"; done
+rm -rf "${folder:?}"
+mv "${fetching:?}/root" "$folder"

@@ -18,7 +18,7 @@ for name in ("constraints.txt", "pyproject.toml"):
 if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     python=$(tools/find_python.sh)
     echo "Making .venv with $python"
-    rm -rf "$venv"
+    rm -rf "${venv:?}"
     "$python" -m venv "$venv"
 fi
 

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work=build/lock
-rm -rf "$work"
+rm -rf "${work:?}"
 mkdir -p "$work"
 python=$(tools/find_python.sh)
 "$python" -m venv "$work/venv"
@@ -18,6 +18,6 @@ else
     "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$work/fixed.txt" '.[dev]'
 fi
 "$work/venv/bin/python" tools/lock.py > "$work/constraints.txt"
-mv "$work/constraints.txt" constraints.txt
-rm -rf "$work"
+mv "${work:?}/constraints.txt" constraints.txt
+rm -rf "${work:?}"
 echo "constraints.txt: $(grep -c == constraints.txt) packages"

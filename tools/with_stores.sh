@@ -13,48 +13,53 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+[ -x .venv/bin/python ] || { echo "tools/with_stores.sh needs .venv: run make venv first." >&2; exit 1; }
 work=$(mktemp -d)
-stores=${STORES:-s3 azure gcs}
 
 radosgw=$PWD/.venv/radosgw
 azurite=$PWD/.venv/azurite
 fake_gcs=$PWD/.venv/fake-gcs
 
+# The functions below are called in conditions, where bash ignores `set -e`: each step that a later one needs is checked.
 fetch_s3() {
     command -v apt-get >/dev/null && command -v dpkg >/dev/null || return 1
     local fetching
-    fetching=$(mktemp -d "$PWD/.venv/radosgw.XXXXXX")
+    fetching=$(mktemp -d "$PWD/.venv/radosgw.XXXXXX") || return 1
     echo "Fetching an S3 server (radosgw)" >&2
-    mkdir -p "$fetching/debs/partial" "$fetching/root"
+    mkdir -p "${fetching:?}/debs/partial" "${fetching:?}/root" || return 1
     if { timeout 120 apt-get update -qq || true; } >/dev/null 2>&1 &&
-        timeout 300 apt-get install -qq -y --download-only --no-install-recommends -o "Dir::Cache::archives=$fetching/debs" \
-            ceph-mon ceph-osd radosgw ceph-common >"$fetching/log" 2>&1; then
-        for deb in "$fetching"/debs/*.deb; do dpkg -x "$deb" "$fetching/root"; done
-        rm -rf "$radosgw" "$fetching/debs"
-        mv "$fetching/root" "$radosgw"
+        timeout 300 apt-get install -qq -y --download-only --no-install-recommends -o "Dir::Cache::archives=${fetching:?}/debs" \
+            ceph-mon ceph-osd radosgw ceph-common >"${fetching:?}/log" 2>&1 && unpack "${fetching:?}"; then
+        rm -rf "${radosgw:?}"
+        mv "${fetching:?}/root" "$radosgw"
     fi
-    rm -rf "$fetching"
+    rm -rf "${fetching:?}"
     [ -x "$radosgw/usr/bin/radosgw" ]
+}
+
+unpack() {
+    local deb
+    for deb in "${1:?}"/debs/*.deb; do dpkg -x "$deb" "${1:?}/root" || return 1; done
 }
 
 fetch_azure() {
     command -v npm >/dev/null || return 1
     local fetching
-    fetching=$(mktemp -d "$PWD/.venv/azurite.XXXXXX")
+    fetching=$(mktemp -d "$PWD/.venv/azurite.XXXXXX") || return 1
     echo "Fetching an Azure Blob server (Azurite) for the tests" >&2
-    if timeout 180 npm install --prefix "$fetching" --no-audit --no-fund --fetch-retries=0 azurite@3.35.0 \
-        >"$fetching/log" 2>&1; then
-        rm -rf "$azurite"
-        mv "$fetching" "$azurite"
+    if timeout 180 npm install --prefix "${fetching:?}" --no-audit --no-fund --fetch-retries=0 azurite@3.35.0 \
+        >"${fetching:?}/log" 2>&1; then
+        rm -rf "${azurite:?}"
+        mv "${fetching:?}" "$azurite"
     fi
-    rm -rf "$fetching"
+    rm -rf "${fetching:?}"
     [ -x "$azurite/node_modules/.bin/azurite-blob" ]
 }
 
 fetch_gcs() {
     command -v go >/dev/null || return 1
     echo "Building a Google Cloud Storage server (fake-gcs-server) for the tests" >&2
-    GOBIN=$fake_gcs timeout 300 go install github.com/fsouza/fake-gcs-server@v1.56.1 >"$work/go.log" 2>&1 || true
+    GOBIN=${fake_gcs:?} timeout 300 go install github.com/fsouza/fake-gcs-server@v1.56.1 >"$work/go.log" 2>&1 || true
     [ -x "$fake_gcs/fake-gcs-server" ]
 }
 
@@ -162,7 +167,7 @@ start_azure() {
     local port=${ports[3]} account=devstoreaccount1
     # The one account that Azurite has, whose key is public.
     local key=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==
-    (cd "$work" && serve azurite "$azurite/node_modules/.bin/azurite-blob" --inMemoryPersistence --skipApiVersionCheck \
+    (cd "${work:?}" && serve azurite "$azurite/node_modules/.bin/azurite-blob" --inMemoryPersistence --skipApiVersionCheck \
         --disableTelemetry --silent --blobHost 127.0.0.1 --blobPort "$port")
     until_true curl -s -o /dev/null "http://127.0.0.1:$port/" || return 1
     printf '%s' "DefaultEndpointsProtocol=http;AccountName=$account;AccountKey=$key;" \
