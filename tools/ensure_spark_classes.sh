@@ -25,4 +25,4 @@ spark.stop()
 java.stdin.close()
 java.wait(120)
 PYTHON
-mv "$archive.making" "$archive"
+mv "${archive:?}.making" "$archive"

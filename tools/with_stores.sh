@@ -67,7 +67,7 @@ fetch_gcs() {
 watch() {
     setsid bash -c 'while kill -0 "$1"; do sleep 1; done
         for pid in $(cat "$2"/*.pid); do kill "$pid"; done
-        rm -rf "$2"' - $$ "$work" </dev/null >/dev/null 2>&1 &
+        rm -rf "${2:?}"' - $$ "$work" </dev/null >/dev/null 2>&1 &
     # Not where it has ended already, for want of setsid.
     disown 2>/dev/null || true
 }
