@@ -53,9 +53,9 @@ class DeltaDeleteOperator(LimitedOperator):
         sensitive: bool = True,
         **kwargs: Any,
     ) -> None:
+        super().__init__(sensitive=sensitive, **kwargs)
         if predicate is None and key_column is None:
             raise TypeError("DeltaDeleteOperator needs a predicate, or keys and key_column")
-        super().__init__(sensitive=sensitive, **kwargs)
         self.predicate = predicate
         self.keys = keys
         self.key_column = key_column

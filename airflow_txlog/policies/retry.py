@@ -68,7 +68,8 @@ class TxlogRetryPolicy(RetryPolicy):
         if self.otherwise == "default":
             return sdk.RetryDecision.default()
         return sdk.RetryDecision.fail(
-            reason=f'{_reason(exception)} TxlogRetryPolicy(otherwise="default") leaves such an error to `retries`.'
+            reason=f'{_reason(exception).rstrip(".")}. TxlogRetryPolicy(otherwise="default") leaves such an error to '
+            "`retries`."
         )
 
     def delay_after(self, try_number: int) -> timedelta:

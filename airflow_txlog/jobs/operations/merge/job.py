@@ -425,8 +425,8 @@ def _check_unambiguous(context: JobContext, found: Found) -> None:
     path = found.plan.name_of(file)
     raise AmbiguousMerge(
         f"{context.root}: at least {many} target rows are matched by more than one source row, the first of them row "
-        f"{row} of {path}. It is not defined which one acts: make the source unique in the columns of ON. "
-        "Nothing was changed.",
+        f"{row} of {path}. It is not defined which one acts: make the source unique in the columns of ON, or choose "
+        "one row of each key by deduplicate_by. Nothing was changed.",
         table=context.root,
         path=path,
         row=row,
