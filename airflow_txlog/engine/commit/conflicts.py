@@ -362,8 +362,8 @@ def conflict(kind: type[C], attempt: Attempt, winner: Commit, what: str, hint: s
     who = f"version {winner.version} of {attempt.table}" + (f" ({operation})" if operation else "")
     return kind(
         f"{who} {what}; this transaction read version {attempt.read_version}. "
-        f"Nothing of this {attempt.operation} is in the table: read the table again and repeat the operation, "
-        "as the retries of an Airflow task do." + (f" {hint}" if hint else ""),
+        f"Nothing of this {attempt.operation} is in the table: read the table again and repeat the operation."
+        + (f" {hint}" if hint else ""),
         table=attempt.table,
         read_version=attempt.read_version,
         winning_version=winner.version,
