@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_txlog import storage
@@ -27,17 +26,17 @@ from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import LOCAL, Access, local_path
 from airflow_txlog.storage import LocalStore
 
+try:
+    import pytest
+except ImportError:
+    # Only the fixture needs it.
+    pytest = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from airflow_txlog.operators.base import TxlogOperator
 
 _KEYS = itertools.count(1)
 _DEFAULT_DATE = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """Return a `Lake` in a folder of this test."""
-    return Lake(tmp_path / "lake")
 
 
 class TableUnderTest:
@@ -206,6 +205,15 @@ class Lake:
             storage.STORES[LOCAL] = usual
         if not is_over:
             raise AssertionError(f"nothing was committed to {root} inside the block, so nothing was overtaken")
+
+
+def lake(tmp_path: Path) -> Lake:
+    """Return a `Lake` in a folder of this test: a fixture, if pytest is installed."""
+    return Lake(tmp_path / "lake")
+
+
+if pytest is not None:
+    lake = pytest.fixture(lake)
 
 
 def _append(uri: str, rows: Sequence[Mapping[str, Any]] | pa.Table, **creation: Any) -> int:

@@ -136,6 +136,24 @@ def test_the_error_of_a_job_is_raised_as_its_class(lake: Lake) -> None:
         lake.run(gone)
 
 
+def test_a_lake_works_without_pytest(tmp_path: Path) -> None:
+    """In a process that cannot import pytest."""
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from airflow_txlog.testing import Lake\n"
+        "print(Lake(sys.argv[1]).table('users', [{'id': 1}]).rows)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "lake")],
+        cwd=ROOT,
+        env=airflow_environment(tmp_path / "airflow", tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["[{'id': 1}]"], done.stdout + done.stderr
+
+
 def test_the_page_on_testing_passes_as_a_users_own_tests(tmp_path: Path) -> None:
     dag_file, conftest, tests = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     for name, text in (("users.py", dag_file), ("conftest.py", conftest), ("test_users.py", tests)):
