@@ -17,6 +17,8 @@ from airflow_txlog.sql.sql_text import sql_text
 _BETWEEN = frozenset(("=", "==", "!=", "<=", ">=", "<=>", "||", "%", "/", "&", "^"))
 _NEEDS_MORE = _BETWEEN | {"+", "-", "~", "!", "<", "."}
 _ENDS = (")", "]", ",")
+# The operators of other languages.
+_INSTEAD = {"&&": ": write AND", "===": ": write ="}
 _CONNECTING = frozenset(("and", "or"))
 _TESTING = _CONNECTING | {"like", "ilike", "rlike", "regexp", "in", "is", "between", "div", "not"}
 _BEFORE_GROUPS = _CONNECTING | {"not", "when", "then", "else"}
@@ -107,7 +109,7 @@ def _wrong_symbol(before: Token, token: Token, after: Token, *, has_types: bool)
         if before is OUTSIDE:
             return f"nothing comes before {token.text}"
         if before.symbol in ("(", "[", ",", *_BETWEEN):
-            return f"{before.text} is followed by {token.text}"
+            return f"{before.text} is followed by {token.text}{_INSTEAD.get(before.text + token.text, '')}"
     if token.symbol in _NEEDS_MORE and after.symbol in _ENDS:
         return f"{token.text} is followed by {after.text}"
     # The end of a type, otherwise, as in `x::ARRAY<INT>`.

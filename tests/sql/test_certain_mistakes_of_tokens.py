@@ -14,6 +14,8 @@ from airflow_txlog.sql.sql_text import quoted_hint, sql_text
         ("id = ", "nothing comes after ="),
         ("= 1", "nothing comes before ="),
         ("id = = 1", "= is followed by ="),
+        ("id = 1 && x = 2", "& is followed by &: write AND"),
+        ("id === 1", "== is followed by =: write ="),
         ("f(id = )", "= is followed by )"),
         ("id -", "nothing comes after -"),
         ("t.", "nothing comes after ."),
