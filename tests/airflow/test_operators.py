@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from airflow.providers.common.compat.sdk import DAG, BaseOperator
 
 from airflow_txlog import operators
 from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult, JobSpec
@@ -43,6 +44,7 @@ from airflow_txlog.operators.base import TxlogOperator
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.publish import StagedChangesOperator
 from airflow_txlog.policies.retry import HAS_RETRY_POLICY, TxlogRetryPolicy
+from airflow_txlog.sensors.table_version import TableVersionSensor
 from tests.helpers.specs import job_spec
 
 pytestmark = pytest.mark.airflow
@@ -394,6 +396,63 @@ def test_arguments_are_named_and_required_ones_are_required() -> None:
         DeltaDeleteOperator(task_id="forget", table_uri="/t")
     with pytest.raises(TypeError):
         DeltaDeleteOperator(task_id="forget", table_uri="/t", keys=["42"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "meant"),
+    [
+        (DeltaDeleteOperator, "predicat", "predicate"),
+        (DeltaDeleteOperator, "where", "predicate"),
+        (DeltaUpsertOperator, "schema_evolve", "schema_evolution"),
+        (DeltaUpsertOperator, "merge_schema", "schema_evolution"),
+        (DeltaUpsertOperator, "mergeSchema", "schema_evolution"),
+        (DeltaUpsertOperator, "overwriteSchema", "schema_evolution"),
+        (DeltaUpsertOperator, "aws_conn_id", "storage_conn_id"),
+        (DeltaUpsertOperator, "retrys", "retries"),
+        (VacuumOperator, "retain_hours", "retention_hours"),
+        (TableVersionSensor, "commited_by_dag", "committed_by_dag"),
+        (TableVersionSensor, "path", "table_uri"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_name_that_is_meant(kind: Any, given: str, meant: str) -> None:
+    needed = {"source": "SELECT 1 AS id", "keys": ["id"]} if kind is DeltaUpsertOperator else {}
+    with pytest.raises(TypeError) as caught:
+        kind(task_id="x", table_uri="/t", **needed, **{given: "a secret"})
+    text = str(caught.value)
+    assert text.startswith(f"{kind.__name__} (task_id: x) has no parameter {given!r}. Did you mean {meant!r}?")
+    assert "secret" not in text
+    assert caught.value.__suppress_context__, "Airflow's message shows the values"
+
+
+def test_an_argument_that_is_like_no_parameter_is_only_named() -> None:
+    with pytest.raises(TypeError, match=r"no parameter 'xyzzy'\. It has no parameter 'qq'\. The page"):
+        VacuumOperator(task_id="x", table_uri="/t", xyzzy=1, qq=2)
+
+
+class Team(BaseOperator):
+    """A mixin that takes an argument that its constructor does not name."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.team = kwargs.pop("team", None)
+        super().__init__(**kwargs)
+
+
+class TeamsVacuum(VacuumOperator, Team):
+    """An author's operator whose mixin comes after ours."""
+
+    def __init__(self, *, tier: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tier = tier
+
+
+def test_an_authors_subclasses_and_mixins_keep_their_arguments() -> None:
+    with DAG("d", schedule=None, default_args={"tier": "night", "unknown_of_others": 1}):
+        task = TeamsVacuum(task_id="x", table_uri="/t", team="data")
+        mapped = TeamsVacuum.partial(task_id="y", tier="l").expand(table_uri=["/t", "/u"])
+    assert (task.team, task.tier) == ("data", "night")
+    assert mapped.partial_kwargs["tier"] == "l"
+    with pytest.raises(TypeError, match=r"'tierr'\. Did you mean 'tier'\?"):
+        TeamsVacuum(task_id="x", table_uri="/t", tierr="x")
 
 
 EXPORTED = [getattr(operators, name) for name in operators.__all__ if name[0].isupper()]

@@ -21,6 +21,7 @@ from jinja2.nodes import Impossible, TemplateData
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import hidden, is_sql_file, null_refusal, texts_of, without_sources
+from airflow_txlog.operators.arguments.unknown import parameters_of, unknown_arguments
 from airflow_txlog.policies.retry import raise_for_airflow
 
 if TYPE_CHECKING:
@@ -39,7 +40,22 @@ class _Objects(NativeCodeGenerator):
 
 
 class TemplatedOperator(BaseOperator):
-    """An operator whose templated texts stay texts, also in a DAG of native objects."""
+    """An operator whose templated texts stay texts, also in a DAG of native objects.
+
+    An unknown argument is refused with the name of the parameter that may be meant.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        try:
+            super().__init__(**kwargs)
+        except TypeError:
+            # Only what Airflow refuses: a class of the DAG's author may accept more than its constructor names.
+            known = parameters_of(type(self))
+            unknown = [name for name in kwargs if name not in known and not name.startswith("_")]
+            if not unknown:
+                raise
+            # Airflow's message shows the values.
+            raise unknown_arguments(type(self).__name__, kwargs.get("task_id"), unknown, known) from None
 
     def render_template(
         self,
