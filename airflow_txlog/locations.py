@@ -188,7 +188,10 @@ def shown(text: str) -> str:
     """Return a location for a message, without user, password and signature."""
     place, question, _ = text.partition("?")
     head, at, rest = place.rpartition("@")
-    place = f"***@{rest}" if at and ":" in head else place
+    user = head.partition("://")[2]
+    # On Azure, the part before the @ is the container, and without it two tables would look the same.
+    is_container = ":" not in user and "/" not in user and store_kind(place) == "abfss"
+    place = f"***@{rest}" if at and ":" in head and not is_container else place
     return f"{place[:_SHOWN_CHARACTERS]}{'?***' if question else ''}"
 
 

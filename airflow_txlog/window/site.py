@@ -40,8 +40,8 @@ class KnownTable:
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """What makes it one table for all users."""
-        return self.uri, self.conn_id
+        """What makes it one table for all users: its place, as `uri` may be the same for two of them."""
+        return self.place or self.uri, self.conn_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

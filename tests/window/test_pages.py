@@ -21,11 +21,12 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.locations import shown
 from airflow_txlog.window.answers import AnswerLimits
 from airflow_txlog.window.app import Window, page_path
 from airflow_txlog.window.facts import shape, version_lines
 from airflow_txlog.window.markup import link
-from airflow_txlog.window.site import KnownTable, StandAlone
+from airflow_txlog.window.site import KnownTable, StandAlone, View
 from tests.helpers.paths import ROOT
 from tests.window.tables import SCRIPT, Hands, append, busy_table, create, hostile_table, long_log
 
@@ -403,6 +404,31 @@ def test_only_tables_of_the_command_line_are_opened(orders: str, tmp_path: Path)
     given = client(orders)
     for uri in (other.uri, "/", "s3://elsewhere/t", "", f"{orders}/../other"):
         assert given.get(f"/table?{urlencode({'uri': uri})}").status_code == 404
+
+
+def test_two_places_that_look_the_same_are_two_tables(tmp_path: Path) -> None:
+    """A user of one of them must not get the other one, which another user has just read."""
+    places = [str(tmp_path / ("x" * 200) / ("y" * 200) / name) for name in ("ours", "theirs")]
+    for number, place in enumerate(places):
+        table = create(place, Hands(NOW_MS))
+        for _ in range(number):
+            append(table, 1)
+    site = StandAlone([])
+    client = TestClient(Window(site), base_url="http://127.0.0.1")
+    versions = []
+    for place in places:
+        site._view = View(tables={shown(place): KnownTable(uri=shown(place), place=place)})
+        page = f"/{link('table', uri=shown(place), format='json')}"
+        versions.append(client.get(page).json()["version"])
+    assert shown(places[0]) == shown(places[1])
+    assert versions == [0, 1]
+
+
+def test_two_containers_of_one_account_do_not_look_the_same() -> None:
+    names = [f"abfss://{container}@acct.dfs.core.windows.net/orders" for container in ("hr", "sales")]
+    assert list(map(shown, names)) == names
+    assert shown("abfss://c:canary@acct/orders?sig=canary") == "***@acct/orders?***"
+    assert shown("s3://canary@bucket/t") == shown("s3://k:canary@bucket/t") == "***@bucket/t"
 
 
 def test_a_slash_at_the_end_is_another_page(orders: str) -> None:
