@@ -33,6 +33,8 @@ class AnswerLimits:
     """The longest time that a request waits."""
     fresh_s: float = 2.0
     """The time for which an answer is not computed again."""
+    failed_s: float = 5.0
+    """The longest such time after an error, which may pass at once, unlike an answer that is kept for minutes."""
     running: int = 8
     """Computations at once, without those that have run past the deadline."""
     running_per_store: int = 4
@@ -69,9 +71,6 @@ class _Running:
 
 class NotYet(Exception):
     """There is no answer now."""
-
-    stale: Any = None
-    """An earlier answer, or None."""
 
 
 class TooLate(NotYet):
@@ -116,20 +115,18 @@ class Answers:
         """
         fresh_s = self.limits.fresh_s if fresh_s is None else fresh_s
         asked_s = self._clock.monotonic_s()
-        try:
-            while True:
-                known, now_s = self._known(key), self._clock.monotonic_s()
-                if known is not None and now_s - known.at_s < fresh_s:
+        while True:
+            known, now_s = self._known(key), self._clock.monotonic_s()
+            if known is not None:
+                kept_s = fresh_s if known.error is None else min(fresh_s, self.limits.failed_s)
+                if now_s - known.at_s < kept_s:
                     if known.error is not None:
                         raise known.error.with_traceback(None)
                     return known.value
-                started = self._start(key, store, compute, now_s)
-                if isinstance(started, _Running):
-                    return await self._outcome(started, now_s)
-                await self._wait(started, asked_s, store)
-        except NotYet as error:
-            error.stale = self.last(key)
-            raise
+            started = self._start(key, store, compute, now_s)
+            if isinstance(started, _Running):
+                return await self._outcome(started, now_s)
+            await self._wait(started, asked_s, store)
 
     async def _outcome(self, running: _Running, now_s: float) -> Any:
         waiting = asyncio.wrap_future(running.future)
@@ -145,13 +142,16 @@ class Answers:
     async def _wait(self, turn: Future[None], asked_s: float, store: str) -> None:
         """Wait until a computation ends, or some time for one to be overdue. Raises TooBusy at the deadline."""
         left_s = self.limits.deadline_s - (self._clock.monotonic_s() - asked_s)
-        done, _ = await asyncio.wait({asyncio.wrap_future(turn)}, timeout=max(0.0, min(left_s, _LOOK_AGAIN_S)))
-        if not done:
+        try:
+            done, _ = await asyncio.wait({asyncio.wrap_future(turn)}, timeout=max(0.0, min(left_s, _LOOK_AGAIN_S)))
+        finally:
+            # Also if the request is cancelled: its place belongs to others.
             with self._lock:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
-                if left_s <= _LOOK_AGAIN_S:
-                    raise self._too_busy(store)
+        if not done and left_s <= _LOOK_AGAIN_S:
+            with self._lock:
+                raise self._too_busy(store)
 
     def _too_busy(self, store: str) -> TooBusy:
         own = sum(1 for each in self._running.values() if each.store == store)

@@ -147,6 +147,49 @@ def test_an_error_reaches_all_who_ask_and_is_not_computed_again_at_once() -> Non
     assert len(computed) == 1
 
 
+def test_an_error_is_kept_for_a_shorter_time_than_an_answer() -> None:
+    """Else one failed query of the database, or one start of a thread, is all that users see for minutes."""
+    clock, outcomes = Hands(NOW_MS), ["later", OSError("once"), "first"]
+    answers = Answers(AnswerLimits(failed_s=5), clock=clock)
+
+    def compute() -> str:
+        found = outcomes.pop()
+        if isinstance(found, Exception):
+            raise found
+        return str(found)
+
+    async def ask() -> Any:
+        return (await asyncio.gather(answers.get("k", "s", compute, 300), return_exceptions=True))[0]
+
+    def after(seconds: float) -> Any:
+        clock.sleep(seconds)
+        return asyncio.run(ask())
+
+    assert [after(0), after(299)] == ["first", "first"]
+    assert [type(after(2)), type(after(4))] == [OSError, OSError]
+    assert answers.last("k") == "first"
+    assert after(2) == "later"
+
+
+def test_a_request_that_is_cancelled_gives_its_place_in_the_queue_back() -> None:
+    limits = AnswerLimits(deadline_s=30, running=1, running_per_store=1, waiting=1)
+    answers, release = Answers(limits), threading.Event()
+
+    async def run() -> Any:
+        first = asyncio.create_task(answers.get("a", "s", lambda: release.wait(60)))
+        await asyncio.sleep(0)
+        gone = asyncio.create_task(answers.get("b", "s", lambda: "b"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait({gone})
+        patient = asyncio.create_task(answers.get("c", "s", lambda: "c"))
+        await asyncio.sleep(0)
+        release.set()
+        return await first, await patient
+
+    assert asyncio.run(run()) == (True, "c")
+
+
 def test_half_of_the_threads_stay_free_for_other_stores() -> None:
     answers, release = Answers(QUICK), threading.Event()
 
