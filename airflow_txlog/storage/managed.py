@@ -18,6 +18,7 @@ from __future__ import annotations
 import builtins
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import re
@@ -68,9 +69,14 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Memory:
-    """What the copies of one store (`at_once`) share. Each value is replaced as a whole, from any thread."""
+    """What the copies of one store (`at_once`) share. Each value is replaced as a whole, from any thread.
+
+    `turns` counts requests and answers; the answer with the state came at `turn`.
+    """
 
     state: CatalogState = field(default_factory=lambda: CatalogState(latest=-1))
+    turn: int = -1
+    turns: Iterator[int] = field(default_factory=itertools.count)
     seen: dict[int, _Seen] = field(default_factory=dict)
 
 
@@ -181,11 +187,10 @@ class ManagedStore(Store):
             timestamp_ms=_timestamp_ms(data, path),
         )
         try:
-            state = self._ratified(commit, data)
+            state = self._remembered(lambda: self._ratified(commit, data))
         except VersionTaken:
             self._best_effort(lambda: self._drop(commit), "the staged file of a lost race was not deleted")
             return False
-        self._remember(state)
         self._seen(commit).digest = hashlib.sha256(data).digest()
         self._best_effort(lambda: self._publish_all(state, {version: data}), f"version {version} was not published")
         return True
@@ -218,7 +223,7 @@ class ManagedStore(Store):
         """Publish, and report it to the catalog."""
         last = self._publish(state, held)
         if last is not None:
-            self._remember(self._committer.published(last))
+            self._remembered(lambda: self._committer.published(last))
 
     def _publish(self, state: CatalogState, held: dict[int, bytes]) -> int | None:
         """Copy the unpublished commits to their names, in order; return the last one that is there, None without.
@@ -255,16 +260,19 @@ class ManagedStore(Store):
     # --- the catalog's answers -----------------------------------------------------------------------------------
 
     def _load(self) -> CatalogState:
-        state = self._committer.load()
-        self._remember(state)
-        return state
+        return self._remembered(self._committer.load)
 
-    def _remember(self, state: CatalogState) -> None:
+    def _remembered(self, ask: Callable[[], CatalogState]) -> CatalogState:
+        memory = self._memory
+        asked = next(memory.turns)
+        state = ask()
         for each in state.unpublished:
             self._seen(each)
-        # Two threads may ask at once, and an older answer may come later.
-        if state.latest >= self._memory.state.latest:
-            self._memory.state = state
+        # Two threads may ask at once, and an older answer may come later. An earlier version in an answer to a question
+        # that was asked after the known answer is the truth: the catalog was set back.
+        if state.latest >= memory.state.latest or asked > memory.turn:
+            memory.state, memory.turn = state, next(memory.turns)
+        return state
 
     def _seen(self, commit: Ratified) -> _Seen:
         seen = self._memory.seen
@@ -420,7 +428,7 @@ class NewManagedStore(ManagedStore):
             return False
         # An earlier attempt may have left other bytes, of a table that never was.
         self._inner.put(path, data)
-        self._remember(self._committer.create(data, _timestamp_ms(data, path)))
+        self._remembered(lambda: self._committer.create(data, _timestamp_ms(data, path)))
         return True
 
 

@@ -259,6 +259,26 @@ def test_a_catalog_that_was_set_back_gets_the_commits_of_its_new_course_publishe
     assert ids(opened(unity, entry)) == [1, 3, 4]
 
 
+def test_a_process_that_knew_the_old_course_of_a_catalog_reads_and_writes_the_new_one(
+    unity: FakeUnity, entry: FakeTable
+) -> None:
+    store = ManagedStore(LocalStore(folder_of(entry)), committer_of(unity, entry))
+    append(Table(store), rows(1))
+    with unity.harmed(Fault("refused", on="set-latest-backfilled", times=9)):
+        append(Table(store), rows(2))
+        append(Table(store), rows(9))
+        # The catalog comes back from a backup of version 1. The staged files of its old course are still there.
+        entry.latest = 1
+        for number in (2, 3):
+            del entry.file_names[number]
+            entry.commits.pop(number, None)
+            unpublish(entry, number)
+        append(opened(unity, entry), rows(3))
+    assert ids(Table(store)) == [1, 3]
+    append(Table(store), rows(4))
+    assert ids(Table(store)) == ids(opened(unity, entry)) == [1, 3, 4]
+
+
 def test_a_file_at_the_name_of_a_commit_whose_staged_file_is_lost_is_not_read(
     unity: FakeUnity, entry: FakeTable
 ) -> None:
