@@ -65,5 +65,6 @@ def _checked(hook: TxlogHook, uri: str, key: str | None) -> tuple[str, Checked]:
     try:
         document = content(name)
     except OSError as error:
-        return place, Checked(problems=[f"The report cannot be read ({type(error).__name__})."])
+        reason = f"{type(error).__name__}: {error.strerror}" if error.strerror else type(error).__name__
+        return place, Checked(problems=[f"The report cannot be read ({reason})."])
     return place, check(document, key, content)

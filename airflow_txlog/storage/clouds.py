@@ -230,7 +230,8 @@ def answer_lacks(what: str, where: str) -> OSError:
 def no_credentials(cloud: str, method: str, where: str) -> PermissionError:
     """Return the error of a request that was not sent."""
     why = f"{method} was not sent: no credentials for {cloud}, or malformed ones"
-    return PermissionError(errno.EACCES, f"{why}. Name a connection (storage_conn_id), or {_WAYS[cloud]}", where)
+    connection = "a connection (storage_conn_id; --conn-id of a command)"
+    return PermissionError(errno.EACCES, f"{why}. Name {connection}, or {_WAYS[cloud]}", where)
 
 
 _WAYS = {

@@ -527,6 +527,22 @@ def test_an_error_is_a_document_too(txlog: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [["history", "s3://lake/t"], ["erasure", "verify", "s3://lake/reports/r.json", "--public-key", "00"]]
+)
+def test_a_command_without_credentials_names_its_option(
+    txlog: Any, words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    said = txlog(*words)
+    assert said.code == 1
+    assert "--conn-id" in said.out + said.err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["files", "t", "--timestamp", "9" * 5_000],
