@@ -181,14 +181,14 @@ def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor_witho
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no java"))
     page = (ROOT / "docs" / "first-table.md").read_text()
-    (name,) = re.findall(r"^`/in/(.*)`:$", page, re.MULTILINE)
+    (name,) = re.findall(r"^`/tmp/in/(.*)`:$", page, re.MULTILINE)
     (rows,) = re.findall(r"^```csv\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(rows)
     dags = tmp_path / "dags"
     dags.mkdir()
     for number, block in enumerate(dag_blocks(ROOT / "docs" / "first-table.md")):
-        moved = block.replace('"/in/', f'"{tmp_path}/in/').replace('"/lake/', f'"{tmp_path}/lake/')
+        moved = block.replace('"/tmp/in/', f'"{tmp_path}/in/').replace('"/tmp/lake/', f'"{tmp_path}/lake/')
         (dags / f"page_{number}.py").write_text(moved)
     shutil.copy(airflow_database, tmp_path / "airflow.db")
     commands = [line.split()[1:] for line in page.splitlines() if line.startswith("airflow dags test ")]

@@ -11,13 +11,16 @@ readme_commands() {
     awk '/From a clone:$/ { near = 1 } near && /^```/ { if (inside) exit; inside = 1; next }
         inside { sub(/ +#.*/, ""); print }' README.md
 }
-# The first block of code of a language on a page.
+# The blocks of code of a language on a page, and the first of them.
+blocks() {
+    awk -v fence="^\`\`\`$1\$" '$0 ~ fence { inside = 1; next } /^```/ { inside = 0 } inside' "$2"
+}
 first_block() {
     awk -v fence="^\`\`\`$1\$" '$0 ~ fence { inside = 1; next } inside && /^```/ { exit } inside' "$2"
 }
 case "${1:-}" in
     --commands) readme_commands; exit ;;
-    --start-here) first_block bash docs/start-here.md; exit ;;
+    --start-here) blocks bash docs/start-here.md; exit ;;
 esac
 
 JAVA_HOME=$(tools/ensure_java.sh)
@@ -54,7 +57,6 @@ grep -o airflow-provider-txlog "$work/log"
 # Not in the clone, whose package would be imported in place of the installed one.
 cd "${work:?}"
 first_block python clone/README.md | sed "s#/tmp/lake/#$work/lake/#" >dags/readme.py
-first_block python clone/docs/start-here.md | sed "s#/tmp/lake/users#$work/lake/start#" >dags/start_here.py
 run "airflow db migrate"
 run "airflow dags test gdpr"
 run "airflow txlog history $work/lake/users"
@@ -69,10 +71,15 @@ PYTHON
 printf '#!/bin/sh\necho "Start here has started a Java" >&2\nexit 1\n' >no-java/java
 chmod +x no-java/java
 unset JAVA_HOME
+unset AIRFLOW_HOME AIRFLOW__CORE__DAGS_FOLDER
 export PATH=$work/no-java:$PATH
-mapfile -t commands < <(first_block bash clone/docs/start-here.md | sed "s#/tmp/lake/users#$work/lake/start#")
-for command in "${commands[@]}"; do run "$command"; done
+sed "s#/tmp/lake/#$work/start/lake/#; s#/tmp/start-here#$work/start#g" clone/docs/start-here.md >start-here.md
+mkdir -p start/dags
+first_block python start-here.md >start/dags/start_here.py
+blocks bash start-here.md >start-here.sh
+run "bash -euo pipefail start-here.sh"
 cat log
 grep -Eq '^ +1 .* DELETE +-1 +start_here +forget ' log
 grep -Eq '^ +0 .* WRITE +\+2 +start_here +load ' log
+grep -q "^\[{'user_id': 41, " log
 echo "check_install: OK"
