@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_txlog.catalogs.base import Catalog
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.hooks.connections import connection_of
 
 
 def open_catalog(conn_id: str) -> Catalog:
@@ -21,7 +22,7 @@ def open_catalog(conn_id: str) -> Catalog:
 
     Raises InvalidJobSpec for a connection of another type, and Airflow's own error if it does not exist.
     """
-    connection = BaseHook.get_connection(conn_id)
+    connection = connection_of("catalog_conn_id", conn_id)
     make = _KINDS.get(connection.conn_type or "")
     if make is None:
         raise InvalidJobSpec(

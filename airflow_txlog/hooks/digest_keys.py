@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 
-from airflow.providers.common.compat.sdk import BaseHook
-
 from airflow_txlog.errors import InvalidInput
+from airflow_txlog.hooks.connections import connection_of
 
 PREVIOUS = "previous_secrets"
 
@@ -21,7 +20,7 @@ def digest_keys(conn_id: str) -> tuple[str, ...]:
     Raises InvalidInput if it has no password, or a list of older keys that is none; Airflow's own error if it does not
     exist.
     """
-    connection = BaseHook.get_connection(conn_id)
+    connection = connection_of("erasure_key_conn_id", conn_id)
     given = connection.extra_dejson.get(PREVIOUS) or []
     try:
         older = json.loads(given) if isinstance(given, str) else given

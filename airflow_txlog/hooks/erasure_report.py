@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from airflow.providers.common.compat.sdk import BaseHook, mask_secret
+from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.erasure.check_report import canonical
 from airflow_txlog.contract.erasure.page import page_of
 from airflow_txlog.contract.erasure.report import ErasureReport, document_of
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.hooks.connections import connection_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -67,7 +68,7 @@ def signing_key(conn_id: str) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    text = (BaseHook.get_connection(conn_id).password or "").strip()
+    text = (connection_of("signing_conn_id", conn_id).password or "").strip()
     if text:
         mask_secret(text)
     try:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.hooks.connections import connection_of
 from airflow_txlog.runners import CONNECTION_TYPES
 from airflow_txlog.runners.base import Applications, ApplicationState, Cluster, ConnectServer, SparkSubmit
 
@@ -37,7 +38,7 @@ def open_spark_connection(runner: str, conn_id: str | None) -> Cluster | None:
                 argument="spark_conn_id",
             )
         return None
-    connection = BaseHook.get_connection(conn_id)
+    connection = connection_of("spark_conn_id", conn_id)
     found = connection.conn_type
     if found != wanted:
         raise InvalidJobSpec(

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.hooks.connections import connection_of
 from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, Credentials, offer, unavailable
 
 # Fields of an aws connection that this module reads; any other identity is left to the provider.
@@ -45,7 +46,7 @@ def open_storage_connection(conn_id: str) -> dict[str, Any]:
 
     Raises InvalidJobSpec for a connection of another type, and Airflow's own error if it does not exist.
     """
-    connection = BaseHook.get_connection(conn_id)
+    connection = connection_of("storage_conn_id", conn_id)
     kind = _KINDS.get(connection.conn_type or "")
     if kind is None:
         raise InvalidJobSpec(

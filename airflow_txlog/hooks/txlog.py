@@ -26,6 +26,7 @@ from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.hooks.connections import connection_of
 from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.identity import annotations_of
 from airflow_txlog.hooks.named_tables import NamedTablesHook, TablesByName, named, with_places
@@ -85,7 +86,7 @@ class TxlogHook(NamedTablesHook, RowWritingHook):
             return None
         from airflow_txlog.hooks.storage_connection import CONN_TYPES
 
-        connection = self.get_connection(self.txlog_conn_id)
+        connection = connection_of("txlog_conn_id", self.txlog_conn_id)
         if connection.conn_type in CONN_TYPES:
             # Its tables would be opened with the process's own identity, and not with this one.
             raise InvalidJobSpec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from airflow_txlog import storage
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
+from airflow_txlog.hooks.digest_keys import digest_keys
+from airflow_txlog.hooks.erasure_report import signing_key
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator
 from airflow_txlog.operators.restore import DeltaRestoreOperator
@@ -117,9 +120,20 @@ def test_settings_that_are_no_json_are_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_connection_that_is_named_and_missing_is_an_error(airflow_home: Path) -> None:
     from airflow.exceptions import AirflowNotFoundException
 
-    hook = TxlogHook("nobody_made_this")
-    with pytest.raises(AirflowNotFoundException):
-        hook.table_uri("users")
+    reads: dict[str, Callable[[], object]] = {
+        "txlog_conn_id": lambda: TxlogHook("nobody_made_this").table_uri("users"),
+        "storage_conn_id": lambda: TxlogHook(storage_conn_id="nobody_made_this").storage_options,
+        "catalog_conn_id": lambda: TxlogHook(catalog_conn_id="nobody_made_this").place_of("sales.orders"),
+        "spark_conn_id": lambda: TxlogHook(spark_conn_id="nobody_made_this").make_runner("connect"),
+        "signing_conn_id": lambda: signing_key("nobody_made_this"),
+        "erasure_key_conn_id": lambda: digest_keys("nobody_made_this"),
+    }
+    for argument, read in reads.items():
+        with pytest.raises(AirflowNotFoundException) as caught:
+            read()
+        text = str(caught.value)
+        assert text.startswith(f"{argument}: Airflow has no connection 'nobody_made_this'. Nothing was read. Correct ")
+        assert "AIRFLOW_CONN_NOBODY_MADE_THIS" in text
 
 
 def test_a_table_is_opened_through_the_hook(lake: Path) -> None:
