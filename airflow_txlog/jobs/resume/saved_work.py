@@ -156,8 +156,8 @@ class SavedWork:
         if is_retry or sizes:
             left = f" {files_text(sizes)} that it left in {self._folder} go when this job ends." if sizes else ""
             context.log(
-                f"nothing of an earlier try is reused: it ended before it had saved its work.{left} Data files that it "
-                "staged in the table are left to VACUUM"
+                "nothing of an earlier try is reused: it had saved no work. It ended too early, or its work was done "
+                f"and the task was cleared.{left} Data files that it staged and did not commit are left to VACUUM"
             )
 
     def save(self, memory: Memory) -> None:
