@@ -24,6 +24,7 @@ from airflow_txlog.engine.erasure.needles import has_escapes
 _SHORTEST_PACKED = 11
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:?\d\d(?!\d)")
+_IDENTIFIER = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)|\w+")
 
 
@@ -110,10 +111,11 @@ def number_of(text: str) -> Decimal | None:
 
 
 def identifier_of(text: str) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text) if len(text) in (32, 36) else None
-    except ValueError:
-        return None
+    """Return the UUID that a text is, with or without its hyphens.
+
+    `uuid.UUID` alone also reads spaces, signs, underscores and hyphens anywhere: another person may have that key.
+    """
+    return uuid.UUID(text) if _IDENTIFIER.fullmatch(text) else None
 
 
 def as_pattern(text: str) -> str:

@@ -120,6 +120,33 @@ def test_all_spellings_of_an_identifier_are_the_values_of_the_key(tmp_path: Path
     assert set(forms_of(table.snapshot(), str(given).upper()).key_values.to_pylist()) == spelled
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "42".ljust(32),
+        "+" + "42".rjust(31, "0"),
+        "0x" + "42".rjust(30, "0"),
+        "123456789_123456789_123456789_12",
+        "urn:" + "42".rjust(32, "0"),
+        "0000-00000000-00000000-00000000-0042",
+        "\u0664" * 32,
+    ],
+)
+def test_a_key_that_only_python_reads_as_a_uuid_is_no_other_key(tmp_path: Path, given: str) -> None:
+    """Otherwise an erasure deletes the rows of somebody else."""
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.string())]))
+    assert forms_of(table.snapshot(), given).key_values.to_pylist() == [given]
+
+
+def test_a_padded_key_is_not_that_of_another_person(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("photo", pa.binary())])
+    table = table_of(tmp_path / "t", schema, ("__CHAR_VARCHAR_TYPE_STRING", "char(32)"))
+    assert set(forms_of(table.snapshot(), "42").key_values.to_pylist()) == {"42", "42".ljust(32)}
+    append(table, pa.table({"id": ["7".ljust(32)], "photo": [b"one" + bytes(15) + b"\x42"]}))
+    (found,) = (each for each in table.find_traces("id", ["42"]) if each.path.endswith(".parquet"))
+    assert found.verdict == "absent"
+
+
 @pytest.mark.parametrize("is_cleaned", [False, True])
 def test_a_number_counts_in_a_commit_that_names_the_column_as_it_was_called_then(
     tmp_path: Path, *, is_cleaned: bool
