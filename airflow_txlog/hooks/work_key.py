@@ -20,8 +20,8 @@ from airflow_txlog.contract.job import ApplicationTransaction
 
 SECRET_VARIABLE = "txlog_saved_work_secret"
 _FEWEST_CHARACTERS = 32
-# No task has this one.
-_ERASURES = ApplicationTransaction(app_id="records of erasures", version=0)
+# Each use of the secret has its own label, so no work has the key of another use, whatever its handle names.
+_WORK, _RECORDS = b"airflow_txlog saved work key 1", b"airflow_txlog erasure records key 1"
 _MARK = b"airflow_txlog deployment 1"
 
 log = logging.getLogger(__name__)
@@ -29,28 +29,8 @@ log = logging.getLogger(__name__)
 
 def saved_work_key(application: ApplicationTransaction) -> str | None:
     """Return the key of this transaction's work; None, with a warning, without access to the secret."""
-    try:
-        secret = _secret()
-    except Exception as error:  # no Airflow behind this process, or one that does not answer or refuses
-        log.warning(
-            "the Variable %s can be neither read nor made (%s): the work of this job is not saved for a retry",
-            SECRET_VARIABLE,
-            type(error).__name__,
-        )
-        return None
-    if len(secret) < _FEWEST_CHARACTERS:
-        log.warning(
-            "the Variable %s has fewer than %s characters and is not used: the work of this job is not saved for a "
-            "retry. Give it a long random value, or delete it to have one made.",
-            SECRET_VARIABLE,
-            _FEWEST_CHARACTERS,
-        )
-        return None
-    mac = hmac.new(secret.encode(), digestmod=hashlib.sha256)
-    mac.update(b"airflow_txlog saved work key 1\0" + f"{application.version}\0{application.app_id}".encode())
-    key = mac.hexdigest()
-    mask_secret(key)
-    return key
+    work = f"{application.version}\0{application.app_id}".encode()
+    return _key(_WORK + b"\0" + work, "the work of this job is not saved for a retry")
 
 
 def records_key() -> str | None:
@@ -58,7 +38,30 @@ def records_key() -> str | None:
 
     None, with a warning, without access to the secret.
     """
-    return saved_work_key(_ERASURES)
+    return _key(_RECORDS, "the records of this erasure are not signed, and those of others are not checked")
+
+
+def _key(label: bytes, without: str) -> str | None:
+    """Return the key that follows from the secret for a label; None, with a warning that ends with `without`."""
+    try:
+        secret = _secret()
+    except Exception as error:  # no Airflow behind this process, or one that does not answer or refuses
+        log.warning(
+            "the Variable %s can be neither read nor made (%s): %s", SECRET_VARIABLE, type(error).__name__, without
+        )
+        return None
+    if len(secret) < _FEWEST_CHARACTERS:
+        log.warning(
+            "the Variable %s has fewer than %s characters and is not used: %s. Give it a long random value, or delete "
+            "it to have one made.",
+            SECRET_VARIABLE,
+            _FEWEST_CHARACTERS,
+            without,
+        )
+        return None
+    key = hmac.new(secret.encode(), label, hashlib.sha256).hexdigest()
+    mask_secret(key)
+    return key
 
 
 def deployment_mark() -> str | None:

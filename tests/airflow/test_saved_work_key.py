@@ -70,6 +70,29 @@ def test_all_tries_of_one_work_have_one_key_and_any_other_work_has_another(varia
     job_spec(operation="truncate", table_uri="/t", saved_work_key=key)
 
 
+def test_no_work_has_the_key_of_the_records_of_erasures_whatever_its_handle_names(variables: Variables) -> None:
+    from airflow_txlog.hooks.work_key import records_key
+
+    key = records_key()
+    assert key is not None
+    assert key == records_key()
+    named = ("records of erasures", "airflow_txlog erasure records key 1")
+    works = [ApplicationTransaction(app_id=app_id, version=version) for app_id in named for version in (0, 1)]
+    assert key not in {key_of(work) for work in works}
+
+
+def test_an_erasure_without_the_secret_warns_that_its_records_are_not_signed(
+    variables: Variables, caplog: pytest.LogCaptureFixture
+) -> None:
+    from airflow_txlog.hooks.work_key import records_key
+
+    variables.fails = RuntimeError("no answer")
+    with caplog.at_level(logging.WARNING, "airflow_txlog"):
+        assert records_key() is None
+    (record,) = caplog.records
+    assert "records of this erasure are not signed" in record.getMessage()
+
+
 def test_a_deployment_has_a_mark_that_follows_from_its_secret_unless_it_has_a_name(
     variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
