@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from airflow_txlog.cli.erasure import verify_report
+from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import ErasureIncomplete
 from airflow_txlog.hooks.work_key import records_key
 from airflow_txlog.jobs.files.erasure_lists import place_of
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
+from tests.helpers.jobs import run
 from tests.helpers.rows import make_table
 
 pytestmark = pytest.mark.airflow
@@ -30,11 +32,13 @@ def signer(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
 
 
-def erase(tmp_path: Path, uri: str, request_id: str = "r-17", **arguments: Any) -> dict[str, Any]:
+def erase(
+    tmp_path: Path, uri: str, request_id: str = "r-17", subject: str = SUBJECT, **arguments: Any
+) -> dict[str, Any]:
     return DeltaEraseOperator(
         task_id="erase",
         tables={uri: "email"},
-        subjects=[SUBJECT],
+        subjects=[subject],
         request_id=request_id,
         report_uri=str(tmp_path / "reports"),
         signing_conn_id="signer",
@@ -118,6 +122,38 @@ def test_the_plan_of_a_killed_erasure_goes_with_the_next_one_and_names_all_that_
     (table,) = json.loads(Path(xcom["report"].removeprefix("file://")).read_text())["report"]["tables"]
     lists = [gzip.decompress((tmp_path / "reports" / part["name"]).read_bytes()) for part in table["parts"]]
     assert [data for data in lists if old.name.encode() in data]
+
+
+def test_a_run_leaves_the_plan_of_another_request_that_works_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are about to delete the same object for the same reason, so their lists are equal."""
+    other = "zoe.other@example.org"
+    users = make_table(tmp_path / "users", rows("a@example.org", other, SUBJECT, "zz@example.org"))
+    old = next((tmp_path / "users").glob("*.parquet"))
+    keys = {"column": "email", "values": encode_parameter([other, SUBJECT], "keys")}
+    run(None, "delete", users, predicate=None, keys=keys)
+    delete = LocalStore.delete
+    is_nested = False
+
+    def killed(self: LocalStore, path: str) -> None:
+        nonlocal is_nested
+        if path == old.name and not is_nested:
+            is_nested = True
+            assert erase(tmp_path, users.uri, "r-18", other)["complete"]
+            raise KeyboardInterrupt
+        delete(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase(tmp_path, users.uri)
+    assert not old.exists()
+    report = erase(tmp_path, users.uri)["report"]
+    (table,) = json.loads(Path(report.removeprefix("file://")).read_text())["report"]["tables"]
+    lists = [gzip.decompress((tmp_path / "reports" / part["name"]).read_bytes()) for part in table["parts"]]
+    assert [data for data in lists if old.name.encode() in data]
+    assert not list((tmp_path / "reports").glob("planned-*"))
 
 
 def test_a_folder_of_reports_in_which_nothing_may_be_deleted_stops_no_erasure(

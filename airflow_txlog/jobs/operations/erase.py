@@ -259,12 +259,13 @@ class _Erasure:
         """
         writer, deleted = ListWriter(lists, self._context.spec.records_key), {}
         uri, found = self._context.table.uri, list(verdicts)
+        # The requests are in the name of a plan's list: another run deletes an equal one with its own plan.
+        kind = f"planned-objects-{place_of(' '.join((uri, *sorted(ids))))}" if is_plan else f"deleted-{place_of(uri)}"
         for request_id in ids:
             entries = {object_of(each): each for each in self._of_request(found, request_id)}
             entries |= {object_of(each): each for each in (lost or {}).get(request_id, ())}
             if entries:
-                kind = "planned-objects" if is_plan else "deleted"
-                deleted[request_id] = [writer.objects(entries.values(), f"{kind}-{place_of(uri)}")]
+                deleted[request_id] = [writer.objects(entries.values(), kind)]
         if is_plan:
             record = ErasureRecord(requests=ids, steps=[], deleted=deleted)
         else:
