@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog import operators
+from airflow_txlog.engine.commit.content.property_names import spelled
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.predicate import plain_condition
 from airflow_txlog.engine.table.schema import features
@@ -216,6 +217,22 @@ def test_the_protocol_page_names_every_property_that_the_engine_obeys() -> None:
     assert len(names) > 20
     text = (ROOT / "docs" / "protocol-support.md").read_text()
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_the_table_of_properties_shows_valid_examples_and_the_defaults() -> None:
+    settings = {each._name: each for each in vars(TableProperties).values() if isinstance(each, _Setting)}
+    text = (ROOT / "docs" / "protocol-support.md").read_text()
+    rows = re.findall(r"^\| `((?:delta|txlog)\.[\w.]+)` \| .* \| (.*) \| `(.+)` \|$", text, re.MULTILINE)
+    assert len(rows) > 20
+    for name, default, example in rows:
+        assert spelled(name, "t") == name
+        if (setting := settings.get(name)) is None:
+            continue
+        assert setting._parse(example) != setting._default, name
+        if (shown := re.fullmatch("`(.*)`", default)) is not None:
+            assert setting._parse(shown[1]) == setting._default, name
+        else:
+            assert setting._default is None, name
 
 
 def arguments_of(function: Callable[..., object]) -> list[str]:

@@ -151,6 +151,37 @@ def test_the_code_that_reads_a_table_runs(tmp_path: Path) -> None:
     run_blocks(DOCS / "read-tables.md", {"/tmp/lake": str(tmp_path)})
 
 
+MARKED = re.compile(r"^<!-- run by tests/test_pages.py -->\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def test_30_days_of_history_are_kept_as_the_page_shows(tmp_path: Path) -> None:
+    (block,) = MARKED.findall((DOCS / "how-to.md").read_text())
+    orders = Lake(tmp_path).table("orders", [{"id": 1}])
+    namespace: dict[str, Any] = {}
+    exec(block.replace("/tmp/lake", str(tmp_path)).replace('"):\n', '") as dag:\n', 1), namespace)
+    (alteration,) = namespace["dag"].tasks
+    Lake(tmp_path).run(alteration)
+    properties = orders.table.snapshot().table_properties
+    assert properties.log_retention_ms == properties.deleted_file_retention_ms == 30 * 24 * 3_600_000
+
+
+def test_a_merge_skips_unchanged_rows_as_its_page_shows(tmp_path: Path) -> None:
+    (clause,) = MARKED.findall((DOCS / "operators" / "merge.md").read_text())
+    lake = Lake(tmp_path)
+    rows = [{"id": 1, "name": "ann", "email": None}, {"id": 2, "name": None, "email": "joe@example.org"}]
+    users, new = lake.table("users", rows), lake.table("new", rows)
+    merge = operators.DeltaMergeOperator(
+        task_id="merge",
+        table_uri=users.uri,
+        source=operators.table(new.uri),
+        on="t.id = s.id",
+        clauses=[eval(clause, vars(operators)), operators.when_not_matched_insert()],
+    )
+    assert lake.run(merge)["status"] == "nothing_to_do"
+    new.append([{"id": 3, "name": "eve", "email": None}])
+    assert lake.run(merge)["metrics"]["numOutputRows"] == 1
+
+
 HERE = re.compile(r"^<!-- here -->\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
