@@ -75,6 +75,20 @@ INSERT = {"when": "not_matched", "then": "insert"}
 LEFT = {"when": "not_matched_by_source", "then": "delete"}
 
 
+def test_a_wrong_alias_is_refused_with_the_aliases_and_the_columns_of_each_side(
+    table: Table, source: dict[str, Any]
+) -> None:
+    error = refusal(table, "merge", merge(source=source, on="target.id = source.id"))
+    assert error["message"] == (
+        "The text 'target.id = source.id' names 'target.id', and no column and no rows that it sees are called "
+        "'target'. "
+        "In a MERGE the table is called t and the source s: write t.name or s.name (target_alias and source_alias set "
+        "these names). The columns of the table are: id, day, name, amount; those of the source are: id, day, "
+        "name, amount, extra. Nothing was read."
+    )
+    assert error["facts"]["column"] == "target.id"
+
+
 @pytest.mark.parametrize(
     ("operation", "arguments", "column", "message"),
     [
@@ -86,7 +100,9 @@ LEFT = {"when": "not_matched_by_source", "then": "delete"}
         ("delete", {"predicate": None, "partition_predicate": "year(dya) = 1"}, "dya", "Did you mean 'day'?"),
         ("delete", {"predicate": None, "keys": {"column": "idd", "values": [1]}}, "idd", "Did you mean 'id'?"),
         ("alter", {"add_constraints": {"short": "length(naem) < 9"}}, "naem", "Did you mean 'name'?"),
-        ("update", {"set": {"name": "upper(naem)"}}, "naem", "In an UPDATE the table is called t."),
+        ("update", {"set": {"name": "upper(naem)"}}, "naem", "called t. target_alias sets this name."),
+        ("update", {"set": {"name": "target.name"}}, "target.name", "no rows that it sees are called 'target'."),
+        ("delete", {"predicate": "t.id = 1"}, "t.id", "called 't'. Write the column without an alias: id."),
         ("update", {"set": {"naem": "upper(name)"}}, "naem", "Did you mean 'name'?"),
         ("update", {"set": {"name": "upper(name)"}, "predicate": "t.idd = 1"}, "t.idd", "Did you mean 'id'?"),
         ("optimize", {"zorder_by": ["naem"]}, "naem", "Did you mean 'name'?"),
@@ -132,7 +148,7 @@ def test_a_misspelt_column_is_refused_before_spark_is_asked(
     ("more", "column", "message"),
     [
         ({"on": "t.id = s.idd"}, "s.idd", "Did you mean 'id'?"),
-        ({"on": "t.id = source.id"}, "source.id", "which neither the table nor the source has. Did you mean 'id'?"),
+        ({"on": "t.id = source.id"}, "source.id", "no rows that it sees are called 'source'."),
         ({"on": "t.id = source.id"}, "source.id", "the table is called t and the source s: write t.name or s.name"),
         ({"clauses": [{**INSERT, "condition": "t.id > 1", "values": "*"}]}, "t.id", "the source s"),
         ({"clauses": [{**LEFT, "condition": "extra > 1"}]}, "extra", "of the table are"),

@@ -212,6 +212,9 @@ def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[
         return
     if is_call:
         return
+    if not by_name and len(parts) > 1:
+        named = [(side.whose, side.columns.names) for side in sides if side.columns is not None]
+        raise unknown_alias(text, ".".join(parts), named, note)
     if not by_name:
         raise _unknown_column(text, ".".join(parts), sides, note)
     if len(parts) == 1 and len(by_name) > 1 and all(side.columns is not None for side in by_name):
@@ -227,18 +230,38 @@ def _unknown_column(text: str, name: str, sides: Sequence[NamedRows], note: str)
     known = [column for side in sides for column in (() if side.columns is None else side.columns.names)]
     owners = [side.whose for side in sides]
     lacking = f"{owners[0]} does not have" if len(owners) == 1 else f"neither {' nor '.join(owners)} has"
-    listed = "; ".join(
-        f"{'The columns' if side is sides[0] else 'those'} of {side.whose} are: {shown_names(side.columns.names)}"
-        for side in sides
-        if side.columns is not None
-    )
+    listed = columns_by_side([(side.whose, side.columns.names) for side in sides if side.columns is not None])
     return UnknownColumn(
         f"The text {text!r} names {name!r}, which {lacking}.{did_you_mean(name.rpartition('.')[2], known)}{note}"
-        f"{f' {listed}.' if listed else ''} Nothing was read.",
+        f"{listed} Nothing was read.",
         predicate=text,
         column=name,
         columns=list(dict.fromkeys(known)),
     )
+
+
+def unknown_alias(text: str, name: str, sides: Sequence[tuple[str, Sequence[str]]], note: str) -> UnknownColumn:
+    """Return the error for a name such as `target.id`, where neither rows nor a column are called `target`.
+
+    `sides`: the names of columns by their owner: "the table" or "the source". `note` gives the names of the rows.
+    """
+    alias, _, column = name.partition(".")
+    return UnknownColumn(
+        f"The text {text!r} names {name!r}, and no column and no rows that it sees are called {alias!r}."
+        f"{note or f' Write the column without an alias: {column}.'}{columns_by_side(sides)} Nothing was read.",
+        predicate=text,
+        column=name,
+        columns=list(dict.fromkeys(each for _, names in sides for each in names)),
+    )
+
+
+def columns_by_side(sides: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return the names of columns by their owner, for the end of a message; empty without any."""
+    listed = (
+        f"{'those' if at else 'The columns'} of {whose} are: {shown_names(names)}"
+        for at, (whose, names) in enumerate(sides)
+    )
+    return f" {'; '.join(listed)}." if sides else ""
 
 
 def _check_member(text: str, parts: Sequence[str], columns: StructType, note: str) -> None:
@@ -265,11 +288,19 @@ def aliases_of(operation: Operation) -> str:
     if isinstance(operation, Merge):
         target, source = operation.target_alias, operation.source_alias
         return (
-            f" In a MERGE the table is called {target} and the source {source}: write {target}.name or {source}.name."
+            f" In a MERGE the table is called {target} and the source {source}: write {target}.name or {source}.name "
+            "(target_alias and source_alias set these names)."
         )
     if isinstance(operation, Update):
-        return f" In an UPDATE the table is called {operation.target_alias}."
+        return f" In an UPDATE the table is called {operation.target_alias}. target_alias sets this name."
     return ""
+
+
+def rows_called(operation: Operation) -> dict[str, str]:
+    """Return the owner of an operation's rows by the name of these rows in its texts."""
+    if isinstance(operation, Merge):
+        return {operation.target_alias: "the table", operation.source_alias: "the source"}
+    return {operation.target_alias: "the table"} if isinstance(operation, Update) else {}
 
 
 def columns_named(sql: str, schema: StructType, other_alias: str = "") -> frozenset[str]:

@@ -32,7 +32,7 @@ from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describ
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.bound import Binder
-from airflow_txlog.jobs.sql.columns import aliases_of
+from airflow_txlog.jobs.sql.columns import aliases_of, columns_by_side, rows_called, unknown_alias
 from airflow_txlog.jobs.sql.current_time import (
     CLOCKS,
     bare_calls,
@@ -251,14 +251,19 @@ class SqlGate:
         condition, aliases = condition_of(error) or "", aliases_of(self._context.spec.operation.acting)
         if condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
             column = facts_of(error).get("objectName", "").replace("`", "")
-            columns = self._columns(relation)
+            columns, sides = self._columns(relation), self._sides(relation)
+            alias, dot, _ = column.partition(".")
+            called = rows_called(self._context.spec.operation.acting)
+            if dot and alias.lower() not in {each.lower() for each in (*columns, *called)}:
+                return unknown_alias(text, column, sides or [("the rows", columns)], aliases)
+            listed = columns_by_side(sides) if len(sides) > 1 else f" The columns are: {shown_names(columns)}."
             near = did_you_mean(column.rpartition(".")[2], columns)
             return UnknownColumn(
-                f"The text {text!r} names {column or 'a column'}, which is not there.{near}{_advice(text)}{aliases} "
-                f"The columns are: {shown_names(columns)}. Nothing was read.",
+                f"The text {text!r} names {column or 'a column'}, which is not there.{near}{_advice(text)}{aliases}"
+                f"{listed} Nothing was read.",
                 predicate=text,
                 column=column or None,
-                columns=columns,
+                columns=list(dict.fromkeys(columns)),
             )
         return InvalidPredicate(
             f"Spark does not accept the text {text!r} here: {self._reason(error)}.{_advice(text)}"
@@ -275,6 +280,14 @@ class SqlGate:
     def _columns(self, relation: str) -> list[str]:
         names: list[str] = self._spark.sql(f"SELECT * FROM {relation}").schema.names
         return names
+
+    def _sides(self, relation: str) -> list[tuple[str, list[str]]]:
+        """Return the columns of the relation by their owner; nothing if its rows have no name in the texts."""
+        return [
+            (whose, self._spark.sql(f"SELECT {quoted(alias)}.* FROM {relation}").schema.names)
+            for alias, whose in rows_called(self._context.spec.operation.acting).items()
+            if f"AS {quoted(alias)}" in relation
+        ]
 
     def _check_clocks(self, text: str, relation: str) -> None:
         if self._context.texts.bare and ":_txlog_" in text:

@@ -109,3 +109,30 @@ def test_no_message_begins_with_the_name_of_its_class() -> None:
     assert (str(error), error.message) == ("/t has no log", "/t has no log")
     assert json.loads(json.dumps(error.to_dict()))["message"] == "/t has no log"
     assert str(CorruptCommit("the file is empty")) == "the file is empty"
+
+
+@pytest.mark.spark
+def test_a_wrong_alias_in_a_merge_of_a_query_names_the_aliases_and_each_sides_columns(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Only Spark knows the columns of the query."""
+    table = make_table(tmp_path / "t", rows(3))
+    delete = [{"when": "matched", "then": "delete"}]
+
+    def said(on: str) -> str:
+        source = {"sql": "SELECT id, 'x' AS city FROM range(3)"}
+        return str(error_of(run(spark, "merge", table, source=source, on=on, clauses=delete))["message"])
+
+    called = (
+        "In a MERGE the table is called t and the source s: write t.name or s.name (target_alias and source_alias set "
+        "these names). The columns of the table are: id, day, name, amount; those of the source are: id, city. "
+        "Nothing was read."
+    )
+    assert said("target.id = source.id") == (
+        "The text 'target.id = source.id' names 'target.id', and no column and no rows that it sees are called "
+        "'target'. "
+        f"{called}"
+    )
+    assert said("t.id = s.idd") == (
+        f"The text 't.id = s.idd' names s.idd, which is not there. Did you mean 'id'? {called}"
+    )
