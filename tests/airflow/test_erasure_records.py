@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,21 @@ def signer(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def erase(
-    tmp_path: Path, uri: str, request_id: str = "r-17", subject: str = SUBJECT, **arguments: Any
+    tmp_path: Path,
+    uri: str,
+    request_id: str = "r-17",
+    subject: str = SUBJECT,
+    requests: dict[str, list[str]] | None = None,
 ) -> dict[str, Any]:
+    given = {"subjects": [subject], "request_id": request_id} if requests is None else {"requests": requests}
     return DeltaEraseOperator(
         task_id="erase",
         tables={uri: "email"},
-        subjects=[subject],
-        request_id=request_id,
         report_uri=str(tmp_path / "reports"),
         signing_conn_id="signer",
         runner="in_process",
         writer_hours=0,
-        **arguments,
+        **given,
     ).execute({})  # type: ignore[typeddict-item]
 
 
@@ -84,6 +88,19 @@ def test_a_false_record_calls_no_object_deleted_and_none_rewritten(
     assert "2020-01-01" not in path.read_text()
 
 
+def test_a_true_record_of_another_table_is_none_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer of the folder can give it the name of a record of this table."""
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
+    users, orders = (make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders"))
+    erase(tmp_path, users.uri)
+    reports = tmp_path / "reports"
+    listed = {path.name for path in reports.glob("deleted-*")}
+    (record,) = reports.glob("erased-*")
+    (reports / record.name.replace(place_of(users.uri), place_of(orders.uri))).write_bytes(record.read_bytes())
+    report = Path(erase(tmp_path, orders.uri)["report"].removeprefix("file://")).read_text()
+    assert not [name for name in listed if name in report]
+
+
 def _signature(kind: str, text: str) -> str:
     """Return the signature that this deployment gives."""
     return hmac.new(bytes.fromhex(records_key() or ""), f"{kind}\n{text}".encode(), hashlib.sha256).hexdigest()
@@ -99,11 +116,10 @@ def test_a_record_of_this_deployment_counts_in_the_next_run(tmp_path: Path) -> N
         assert {"delete", "remove"} <= {step["name"] for step in table["steps"]}
 
 
-def test_the_plan_of_a_killed_erasure_goes_with_the_next_one_and_names_all_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def killed_after(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, requests: dict[str, list[str]] | None = None
 ) -> None:
-    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
-    old = next((tmp_path / "users").glob("*.parquet"))
+    """Erase, and be killed after the deletion of a file."""
     with monkeypatch.context() as patch:
         delete = LocalStore.delete
 
@@ -114,14 +130,57 @@ def test_the_plan_of_a_killed_erasure_goes_with_the_next_one_and_names_all_that_
 
         patch.setattr(LocalStore, "delete", killed)
         with pytest.raises(KeyboardInterrupt):
-            erase(tmp_path, users.uri)
+            erase(tmp_path, uri, requests=requests)
     assert not old.exists()
     assert list((tmp_path / "reports").glob("planned-*"))
-    xcom = erase(tmp_path, users.uri)
+
+
+def is_listed(old: Path, report: str, reports: Path) -> bool:
+    """Return whether a list of the only table of a report names a file."""
+    (table,) = json.loads(Path(report.removeprefix("file://")).read_text())["report"]["tables"]
+    return any(old.name.encode() in gzip.decompress((reports / part["name"]).read_bytes()) for part in table["parts"])
+
+
+def test_the_plan_of_a_killed_erasure_goes_with_the_next_one_and_names_all_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    old = next((tmp_path / "users").glob("*.parquet"))
+    killed_after(old, tmp_path, monkeypatch, users.uri)
+    report = erase(tmp_path, users.uri)["report"]
     assert not list((tmp_path / "reports").glob("planned-*"))
-    (table,) = json.loads(Path(xcom["report"].removeprefix("file://")).read_text())["report"]["tables"]
-    lists = [gzip.decompress((tmp_path / "reports" / part["name"]).read_bytes()) for part in table["parts"]]
-    assert [data for data in lists if old.name.encode() in data]
+    assert is_listed(old, report, tmp_path / "reports")
+
+
+def test_the_plan_of_several_requests_stays_for_each_that_is_erased_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "zoe.other@example.org"
+    users = make_table(tmp_path / "users", rows(SUBJECT, other, *OTHERS))
+    old = next((tmp_path / "users").glob("*.parquet"))
+    killed_after(old, tmp_path, monkeypatch, users.uri, {"r-17": [SUBJECT], "r-18": [other]})
+    for request_id, subject in (("r-17", SUBJECT), ("r-18", other)):
+        assert is_listed(old, erase(tmp_path, users.uri, request_id, subject)["report"], tmp_path / "reports")
+
+
+def test_a_plan_stays_until_a_run_can_tell_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    old = next((tmp_path / "users").glob("*.parquet"))
+    killed_after(old, tmp_path, monkeypatch, users.uri)
+    walk = LocalStore.walk
+
+    def hiding(self: LocalStore, unreadable: Callable[[str], object] | None = None, *given: Any, **named: Any) -> Any:
+        if self.root == users.uri and unreadable is not None:
+            unreadable("closed")
+        return walk(self, unreadable, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "walk", hiding)
+        with pytest.raises(ErasureIncomplete):
+            erase(tmp_path, users.uri)
+    assert list((tmp_path / "reports").glob("planned-*"))
+    assert is_listed(old, erase(tmp_path, users.uri)["report"], tmp_path / "reports")
+    assert not list((tmp_path / "reports").glob("planned-*"))
 
 
 def test_a_run_leaves_the_plan_of_another_request_that_works_meanwhile(
@@ -149,10 +208,7 @@ def test_a_run_leaves_the_plan_of_another_request_that_works_meanwhile(
         with pytest.raises(KeyboardInterrupt):
             erase(tmp_path, users.uri)
     assert not old.exists()
-    report = erase(tmp_path, users.uri)["report"]
-    (table,) = json.loads(Path(report.removeprefix("file://")).read_text())["report"]["tables"]
-    lists = [gzip.decompress((tmp_path / "reports" / part["name"]).read_bytes()) for part in table["parts"]]
-    assert [data for data in lists if old.name.encode() in data]
+    assert is_listed(old, erase(tmp_path, users.uri)["report"], tmp_path / "reports")
     assert not list((tmp_path / "reports").glob("planned-*"))
 
 

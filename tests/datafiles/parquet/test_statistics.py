@@ -228,6 +228,20 @@ def test_taken_literally_the_bounds_hold_in_spark_s_order(column):
         assert (minimum, maximum) == (min(present), max(present))
 
 
+def test_rows_may_have_their_columns_in_another_order_each_time():
+    """The files of one writer share where the columns of their rows were."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    first = StatisticsCollector(schema)
+    second = first.empty()
+    rows = pa.table({"a": [1], "b": [2]}, schema=schema)
+    for collector in (first, second):
+        collector.update(rows)
+        collector.update(rows.select(["b", "a"]))
+        found = json.loads(collector.finish())
+        assert found["minValues"] == {"a": 1, "b": 2}
+        assert found["maxValues"] == {"a": 1, "b": 2}
+
+
 def test_deltalake_reads_the_statistics_we_write(tmp_path):
     from deltalake import DeltaTable, write_deltalake
 

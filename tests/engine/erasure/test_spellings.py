@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.attribution import Attribution, Requests
 from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.object_verdicts import verdict_on
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnsupportedFeature
@@ -147,15 +149,29 @@ def test_a_padded_key_is_not_that_of_another_person(tmp_path: Path) -> None:
     assert found.verdict == "absent"
 
 
+def test_another_spelling_of_a_key_belongs_to_its_request_too(tmp_path: Path) -> None:
+    """A search that stops at the requests whose rows it sees must see this one."""
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.string())]))
+    people = [uuid.UUID(int=each << 64) for each in (0xC0FFEE, 0xDECADE)]
+    append(table, pa.table({"id": [str(people[0]), people[1].hex.upper()]}))
+    requests = Requests.of(
+        table.snapshot(), "id", {"r-1": pa.array([str(people[0])]), "r-2": pa.array([str(people[1])])}
+    )
+    (info,) = (each for each in table.store.walk() if each.path.endswith(".parquet"))
+    holders = Attribution(table.store, requests).of(info, verdict_on(table.store, info, requests.forms), may_miss=True)
+    assert set(holders.by_request) == {"r-1", "r-2"}
+
+
 @pytest.mark.parametrize("is_cleaned", [False, True])
 def test_a_number_counts_in_a_commit_that_names_the_column_as_it_was_called_then(
     tmp_path: Path, *, is_cleaned: bool
 ) -> None:
-    schema = pa.schema([("uid", pa.int64()), ("city", pa.string())])
+    schema = pa.schema([("uid", pa.int64()), ("size", pa.int64())])
     table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
-    append(table, pa.table({"uid": [5], "city": ["a"]}))
+    append(table, pa.table({"uid": [5], "size": [1]}))
     table.checkpoint()
     table.begin().commit("UPDATE", {"predicate": json.dumps(["(uid = 7312345)"])}, record_empty=True)
+    table.begin().commit("UPDATE", {"predicate": json.dumps(["(size = 7312345)"])}, record_empty=True)
     committed(run(None, "alter", table, rename_columns={"uid": "id"}))
     committed(run(None, "alter", table, rename_columns={"id": "person"}))
     if is_cleaned:
@@ -165,3 +181,5 @@ def test_a_number_counts_in_a_commit_that_names_the_column_as_it_was_called_then
     table = Table.open(table.uri)
     assert verdict_of(table, "person", 7312345, commit_name(2)) == "found"
     assert verdict_of(table, "person", 7312346, commit_name(2)) == "absent"
+    # Another column may have the same number.
+    assert verdict_of(table, "person", 7312345, commit_name(3)) == "absent"

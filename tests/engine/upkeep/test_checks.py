@@ -46,6 +46,16 @@ def test_an_unreadable_checkpoint_is_found_and_named() -> None:
     assert (finding.code, finding.facts) == ("checkpoint_unreadable", {"version": 10})
 
 
+def test_an_unreadable_checkpoint_is_found_though_the_table_is_read_from_an_older_one() -> None:
+    table = table_with(22)
+    assert table.store.stat(checkpoint_name(10)) is not None
+    table.store.put(checkpoint_name(20), b"garbage")
+    snapshot = Table.open(table.store).snapshot()
+    assert [info.path for info in snapshot.checkpoint_files] == [checkpoint_name(10)]
+    (finding,) = checks.check(table.store, snapshot)
+    assert (finding.code, finding.facts) == ("checkpoint_unreadable", {"version": 20})
+
+
 def test_a_checkpoint_of_no_byte_is_found() -> None:
     table = table_with(3)
     table.store.put(checkpoint_name(2), b"")

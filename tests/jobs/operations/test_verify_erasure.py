@@ -255,3 +255,13 @@ def test_files_of_another_table_that_a_shallow_clone_reads_are_opened_or_not_rea
     for path in folder_of(table).rglob("*.parquet"):
         path.unlink()
     assert left(allow_absolute_paths=True) == {("not readable", "a li")}
+
+
+def test_the_job_finds_a_number_in_a_commit_that_names_the_column_as_it_was_called_then(tmp_path: Path) -> None:
+    schema = pa.schema([("uid", pa.int64())])
+    table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    table.begin().commit("UPDATE", {"predicate": json.dumps(["(uid = 7312345)"])}, record_empty=True)
+    committed(run(None, "alter", table, rename_columns={"uid": "person"}))
+    result = run_job(spec_of(table, tmp_path / "reports", [7312345], "person"), None)
+    assert result.details.findings is not None
+    assert [each["path"] for each in result.details.findings["request"]["left"]] == [COMMIT]
