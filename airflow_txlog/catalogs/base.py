@@ -19,6 +19,7 @@ TABLE_ID = "txlog.table_id"
 
 VERSION = "delta.lastUpdateVersion"
 """The property with the version that the columns and properties were written from, as delta-spark has it too."""
+_VERSION_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,14 @@ def name_parts(name: str, *counts: int) -> tuple[str, ...]:
         rest = rest[1:]
     forms = " or ".join('"catalog.schema.table"' if count == 3 else '"database.table"' for count in counts)
     raise InvalidInput(f"A table's name in this catalog is {forms}; found {name!r}. Nothing was read.")
+
+
+def is_newer(given: Mapping[str, str], table: Description, mark: str = VERSION) -> bool:
+    """Return whether an entry is of a later version of the same table than the description. `mark`: the version's."""
+    version = given.get(mark, "")
+    # No table has more commits, and anybody may have written the property.
+    is_version = version.isascii() and version.isdigit() and len(version) <= _VERSION_DIGITS
+    return given.get(TABLE_ID) == table.table_id and is_version and int(version) > table.version
 
 
 def spelled(*parts: str) -> str:

@@ -28,6 +28,7 @@ from airflow_txlog.catalogs.base import (
     Description,
     Entry,
     check_place,
+    is_newer,
     name_parts,
     not_found,
     of_service,
@@ -41,7 +42,6 @@ from airflow_txlog.catalogs.hive_tables import (
     HiveTable,
     column_records,
     hive_entry,
-    is_newer,
     new_parameters,
     one_line,
     parameters_of,
@@ -71,6 +71,7 @@ class GlueCatalog:
     """The catalog of one account and region.
 
     `credentials` returns access key, secret key and session token (or None), each time a request is signed.
+    `longest_s`: how long a whole answer may take.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class GlueCatalog:
         endpoint_url: str | None = None,
         catalog_id: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        longest_s: float = _LONGEST_S,
     ) -> None:
         self.connection = connection
         self.new_tables: dict[str, CatalogTable] = {}
@@ -91,6 +93,7 @@ class GlueCatalog:
         self._url = endpoint_url or f"https://glue.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}/"
         self._account = {"CatalogId": catalog_id} if catalog_id else {}
         self._clock = clock
+        self._longest_s = longest_s
         self._session: Any = None
 
     def find(self, name: str) -> Entry:
@@ -151,19 +154,10 @@ class GlueCatalog:
             if found.get("TargetTable"):
                 # The entry is another account's.
                 return False
-            check_place(self._entry(table.name, found), table)
-            parameters = found.get("Parameters") or {}
-            storage = dict(found.get("StorageDescriptor") or {})
-            keys = {each["Name"].lower() for each in found.get("PartitionKeys") or ()}
-            records = column_records(table, _COMMENT_CHARACTERS)
-            # Glue refuses a name that is in both.
-            columns = [each for each in records if each["Name"].lower() not in keys]
-            wanted = parameters_of(table, parameters)
-            is_same = wanted == parameters and columns == [_bare(each) for each in storage.get("Columns") or ()]
-            if is_same or is_newer(parameters, table) or self._record(table.name, found).has_manifests:
+            with well_formed(self.connection, table.name):
+                record = self._changed(table, found)
+            if record is None:
                 return False
-            record = {name: found[name] for name in _WRITABLE if found.get(name) is not None}
-            record |= {"Parameters": wanted, "StorageDescriptor": {**storage, "Columns": columns}}
             # With the version that was read: another update in between is not lost.
             known = {"VersionId": found["VersionId"]} if found.get("VersionId") else {}
             body = {**self._account, "DatabaseName": database, "TableInput": record, **known}
@@ -176,6 +170,22 @@ class GlueCatalog:
             else:
                 return True
         raise AssertionError("the last try returns or raises")
+
+    def _changed(self, table: Description, found: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the record of the table's entry as it should be; None if there is nothing to write."""
+        check_place(self._entry(table.name, found), table)
+        parameters = found.get("Parameters") or {}
+        storage = dict(found.get("StorageDescriptor") or {})
+        keys = {each["Name"].lower() for each in found.get("PartitionKeys") or ()}
+        records = column_records(table, _COMMENT_CHARACTERS)
+        # Glue refuses a name that is in both.
+        columns = [each for each in records if each["Name"].lower() not in keys]
+        wanted = parameters_of(table, parameters)
+        is_same = wanted == parameters and columns == [_bare(each) for each in storage.get("Columns") or ()]
+        if is_same or is_newer(parameters, table) or self._record(table.name, found).has_manifests:
+            return None
+        record = {name: found[name] for name in _WRITABLE if found.get(name) is not None}
+        return record | {"Parameters": wanted, "StorageDescriptor": {**storage, "Columns": columns}}
 
     def _check_region(self, name: str, region: str | None) -> None:
         """Raise CatalogRefused for a resource link to another region, whose endpoint is another one."""
@@ -274,12 +284,14 @@ class GlueCatalog:
     def _body(self, raw: Any) -> bytes:
         """Return an answer's body, unless it is too large, or takes too long."""
         pieces, size, start_s = [], 0, SYSTEM_CLOCK.monotonic_s()
-        while piece := raw.read(_PIECE_BYTES):
+        # `read` would wait for a whole piece. urllib3 before 2.1 has nothing else.
+        read = getattr(raw, "read1", raw.read)
+        while piece := read(_PIECE_BYTES):
             pieces.append(piece)
             size += len(piece)
             if size > _MOST_BYTES:
                 raise ValueError("too large")
-            if SYSTEM_CLOCK.monotonic_s() - start_s > _LONGEST_S:
+            if SYSTEM_CLOCK.monotonic_s() - start_s > self._longest_s:
                 raise TimeoutError
         return b"".join(pieces)
 

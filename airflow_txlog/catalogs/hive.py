@@ -14,6 +14,7 @@ from airflow_txlog.catalogs.base import (
     Description,
     Entry,
     check_place,
+    is_newer,
     name_parts,
     not_found,
     of_service,
@@ -28,7 +29,6 @@ from airflow_txlog.catalogs.hive_tables import (
     HiveTable,
     column_records,
     hive_entry,
-    is_newer,
     new_parameters,
     parameters_of,
 )
@@ -167,16 +167,16 @@ class HiveCatalog:
         record = self._table(table.name)
         with well_formed(self.connection, table.name):
             check_place(self._entry(table.name, record), table)
-        storage: Struct = record[_STORAGE].value
-        before, parameters = storage[_COLUMNS], dict(_read(record, _PARAMETERS, {}))
-        last_change = parameters.pop(_LAST_CHANGE, None)
-        keys = {_read(each, 1, "") for each in _read(record, _KEYS, [])}
-        records = column_records(table, _COMMENT_CHARACTERS)
-        columns = _fields([each for each in records if each["Name"].lower() not in keys])
-        wanted = parameters_of(table, parameters)
-        is_same = wanted == parameters and _shapes(columns) == _shapes(before)
-        if is_same or is_newer(parameters, table) or self._hive_table(table.name, record).has_manifests:
-            return False
+            storage: Struct = record[_STORAGE].value
+            before, parameters = storage[_COLUMNS], dict(_read(record, _PARAMETERS, {}))
+            last_change = parameters.pop(_LAST_CHANGE, None)
+            keys = {_read(each, 1, "") for each in _read(record, _KEYS, [])}
+            records = column_records(table, _COMMENT_CHARACTERS)
+            columns = _fields([each for each in records if each["Name"].lower() not in keys])
+            wanted = parameters_of(table, parameters)
+            is_same = wanted == parameters and _shapes(columns) == _shapes(before)
+            if is_same or is_newer(parameters, table) or self._hive_table(table.name, record).has_manifests:
+                return False
         kept = {} if last_change is None else {_LAST_CHANGE: last_change}
         record[_PARAMETERS], storage[_COLUMNS] = texts({**wanted, **kept}), columns
         try:
@@ -242,7 +242,7 @@ class HiveCatalog:
                 try:
                     answer = self._asked(host, port, call, arguments)
                 except OSError as error:
-                    failed = f"{type(error).__name__}: {error}"
+                    failed = of_service(f"{type(error).__name__}: {error}")
                     continue
                 raised = next((number for number in answer if number), None)
                 with well_formed(self.connection, name):

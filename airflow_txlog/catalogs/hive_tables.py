@@ -121,12 +121,6 @@ def new_parameters(table: Description) -> dict[str, str]:
     }
 
 
-def is_newer(given: Mapping[str, str], table: Description) -> bool:
-    """Return whether a record is of a later version of the same table than the description."""
-    version = given.get(VERSION, "")
-    return given.get(TABLE_ID) == table.table_id and version.isdecimal() and int(version) > table.version
-
-
 def column_records(table: Description, limit: int) -> list[dict[str, Any]]:
     """Return the columns as `{"Name", "Type", "Comment"}`, with comments of at most `limit` units of UTF-16."""
     if any(column.is_odd for column in table.columns):

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from airflow_txlog.catalogs.base import TABLE_ID, CatalogColumn, Description, Entry, check_place, name_parts
+from airflow_txlog.catalogs.base import TABLE_ID, CatalogColumn, Description, Entry, check_place, is_newer, name_parts
 from airflow_txlog.catalogs.describe import column_of
 from airflow_txlog.catalogs.places import ALL_STORES, OBJECT_STORES, table_place
 from airflow_txlog.engine.table.schema.schema import parse_schema
@@ -33,6 +33,8 @@ from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, UNITY, Credent
 from airflow_txlog.storage.unity_api import UnityApi, delta_path
 from airflow_txlog.storage.unity_commits import columns_for_catalog, columns_of_catalog, is_derived
 
+# The server derives VERSION itself.
+_VERSION = "txlog.version"
 _NO_DELTA = "UnsupportedTableFormatException"
 # Delta's types by the names of the catalog's own API.
 _TYPE_NAMES = {
@@ -129,7 +131,10 @@ class UnityCatalog:
             self.update(table)
 
     def update(self, table: Description) -> bool:
-        """Write columns and properties of an external table. A managed table's are written with each commit."""
+        """Write columns and properties of an external table, unless the entry is of a later version.
+
+        A managed table's are written with each commit.
+        """
         name = self._name(table.name)
         entry = self.find(name)
         check_place(entry, table)
@@ -138,7 +143,8 @@ class UnityCatalog:
         wanted, known = _properties(table), dict(entry.properties)
         # Those of others stay; Delta's own are the table's.
         gone = sorted(key for key in known.keys() - wanted.keys() if key.startswith("delta."))
-        if entry.columns == table.columns and wanted.items() <= known.items() and not gone:
+        is_same = entry.columns == table.columns and wanted.items() <= known.items() and not gone
+        if is_same or is_newer(known, table, _VERSION):
             return False
         updates: list[dict[str, Any]] = [
             {"action": "set-columns", "columns": columns_for_catalog(table.schema_json)},
@@ -322,7 +328,7 @@ def _old_config(answer: Mapping[str, Any]) -> tuple[dict[str, str], int | None]:
 def _properties(table: Description) -> dict[str, str]:
     """Return the properties of an external table's entry. Without ids of the log, the catalog gets ours."""
     found = {key: value for key, value in table.properties.items() if not is_derived(key)}
-    return {**found, TABLE_ID: table.table_id}
+    return {**found, TABLE_ID: table.table_id, _VERSION: str(table.version)}
 
 
 def _columns(table: Description) -> list[dict[str, Any]]:

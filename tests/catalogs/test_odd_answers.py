@@ -12,11 +12,24 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from airflow_txlog.catalogs.base import TABLE_ID, VERSION, CatalogColumn, Description, is_newer
+from airflow_txlog.catalogs.glue import GlueCatalog
 from airflow_txlog.catalogs.hive import HiveCatalog
 from airflow_txlog.catalogs.thrift_calls import Kind, ThriftConnection, ThriftFailed
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable, TxlogError
-from tests.catalogs.test_failures import TABLE, answering, glue
+from tests.catalogs.test_failures import KEYS, TABLE, answering, glue
 from tests.conftest import ManualClock
+
+DESCRIBED = Description(
+    name="db.t",
+    uri="s3://b/t",
+    table_id="1",
+    version=1,
+    columns=(CatalogColumn(name="id", type_text="bigint"),),
+    partition_columns=(),
+    properties={},
+    schema_json="{}",
+)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +63,37 @@ def test_the_text_of_a_refusal_is_one_short_line(clock: ManualClock) -> None:
         glue(endpoint, clock).find("db.t")
     assert len(str(raised.value)) < 1_000
     assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [{"PartitionKeys": [3]}, {"PartitionKeys": 3}, {"StorageDescriptor": {"Location": "s3://b/t", "Columns": ["x"]}}],
+    ids=str,
+)
+def test_an_entry_of_glue_that_is_none_is_not_updated(clock: ManualClock, harm: dict[str, object]) -> None:
+    with answering((200, {"Table": {**TABLE, **harm}})) as (endpoint, _), pytest.raises(CatalogUnavailable):
+        glue(endpoint, clock).update(DESCRIBED)
+
+
+def test_an_answer_of_glue_that_trickles_has_an_end(clock: ManualClock) -> None:
+    def trickle(client: socket.socket) -> None:
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(100):
+            client.sendall(b" ")
+            threading.Event().wait(0.02)
+
+    with serving(trickle) as port:
+        url = f"http://127.0.0.1:{port}"
+        catalog = GlueCatalog("c", region="r", endpoint_url=url, credentials=lambda: KEYS, clock=clock, longest_s=0.1)
+        with pytest.raises(CatalogUnavailable, match="TimeoutError"):
+            catalog.find("db.t")
+
+
+@pytest.mark.parametrize("mark", ["", "x", "-9", "²", "9" * 5_000, "٩٩"])
+def test_a_mark_that_is_no_version_keeps_no_update_out(mark: str) -> None:
+    given = {TABLE_ID: DESCRIBED.table_id, VERSION: mark}
+    assert not is_newer(given, DESCRIBED)
+    assert is_newer({**given, VERSION: "2"}, DESCRIBED)
 
 
 # --- Thrift ---------------------------------------------------------------------------------------------------------
@@ -93,6 +137,8 @@ def text(value: bytes) -> bytes:
 
 
 OF_A_STRUCT = field(Kind.STRUCT, 0, b"")
+PLACE = field(Kind.STRING, 2, text(b"s3://b/t"))
+OF_DELTA = struct.pack(">bbi", Kind.STRING, Kind.STRING, 1) + text(b"table_type") + text(b"delta")
 ANSWERS = {
     "nothing": b"",
     "HTML": b"HTTP/1.1 400 Bad Request\r\n\r\n<html>",
@@ -125,6 +171,25 @@ def test_an_answer_of_a_metastore_that_is_none_is_an_error_of_the_catalog(clock:
     assert type(raised.value).__name__ in ("CatalogUnavailable", "NotADeltaTable")
 
 
+@pytest.mark.parametrize(
+    "storage",
+    [PLACE, PLACE + field(Kind.LIST, 1, struct.pack(">bii", Kind.I32, 1, 5))],
+    ids=["no columns", "a column that is a number"],
+)
+def test_an_entry_of_a_metastore_that_is_none_is_not_updated(clock: ManualClock, storage: bytes) -> None:
+    answer = reply(OF_A_STRUCT + field(Kind.STRUCT, 7, storage + b"\0") + field(Kind.MAP, 9, OF_DELTA) + b"\0\0")
+    with serving(lambda client: client.sendall(answer)) as port, pytest.raises(CatalogUnavailable):
+        HiveCatalog("c", [("127.0.0.1", port)], clock=clock).update(DESCRIBED)
+
+
+def test_the_reason_of_a_metastore_is_one_short_line(clock: ManualClock) -> None:
+    why = reply(field(Kind.STRING, 1, text(b"no\n\x1b[31m" + b"x" * 100_000)) + b"\0", kind=3)
+    with serving(lambda client: client.sendall(why)) as port, pytest.raises(CatalogUnavailable) as raised:
+        HiveCatalog("c", [("127.0.0.1", port)], clock=clock).find("db.t")
+    assert len(str(raised.value)) < 1_000
+    assert str(raised.value).isprintable()
+
+
 def test_no_bytes_of_a_metastore_raise_another_error(clock: ManualClock) -> None:
     """Whatever follows a good head, by chance or by design."""
     draw = random.Random(38)
@@ -153,9 +218,8 @@ def test_an_answer_of_a_metastore_that_trickles_has_an_end() -> None:
 def test_the_name_of_an_entry_is_the_one_that_was_asked_for(clock: ManualClock) -> None:
     """An answer about another table must not become a name in the commit, nor be updated later."""
     storage = field(Kind.STRUCT, 7, field(Kind.STRING, 4 - 2, text(b"/lake/t")) + b"\0")
-    parameters = struct.pack(">bbi", Kind.STRING, Kind.STRING, 1) + text(b"table_type") + text(b"delta")
     names = field(Kind.STRING, 1, text(b"other\n\x1b[31m")) + field(Kind.STRING, 2, text(b"elsewhere"))
-    answer = reply(OF_A_STRUCT + names + storage + field(Kind.MAP, 9, parameters) + b"\0\0")
+    answer = reply(OF_A_STRUCT + names + storage + field(Kind.MAP, 9, OF_DELTA) + b"\0\0")
     with serving(lambda client: client.sendall(answer)) as port:
         assert HiveCatalog("c", [("127.0.0.1", port)], clock=clock).find("DB.T").name == "db.t"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 import traceback
@@ -321,6 +322,22 @@ def test_an_external_table_is_registered_and_kept_up_to_date(
     assert "delta.appendOnly" not in found.properties
     assert differences(found, renamed) == []
     assert "table id" in [each["what"] for each in differences(found, describe("main.sales.new", table.snapshot()))]
+
+
+def test_an_update_that_comes_late_does_not_replace_a_later_version(
+    unity: FakeUnity, catalog: UnityCatalog, tmp_path: Path
+) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("later", pa.int64())]))
+    now = describe("main.sales.new", table.snapshot())
+    catalog.register(dataclasses.replace(now, version=7))
+    fields = json.loads(now.schema_json)["fields"][:1]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    late = dataclasses.replace(now, version=6, columns=now.columns[:1], schema_json=schema)
+    assert not catalog.update(late)
+    assert len(catalog.find("main.sales.new").columns) == 2
+    # A table that was created again is another one, and its versions begin anew.
+    assert catalog.update(dataclasses.replace(late, version=0, table_id="another"))
+    assert len(catalog.find("main.sales.new").columns) == 1
 
 
 def test_a_table_that_was_replaced_under_its_name_is_not_updated(
