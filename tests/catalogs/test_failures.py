@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -17,6 +15,7 @@ from airflow_txlog.catalogs.hive import HiveCatalog
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable, InvalidInput
 from tests.conftest import ManualClock
 from tests.helpers.catalogs import HiveBackend, Record
+from tests.helpers.http_answers import Answering, serving
 from tests.helpers.metastore import Metastore
 
 KEYS = ("AKIA", "canary-secret", "canary-token")
@@ -34,28 +33,14 @@ def answering(*answers: tuple[int, object]) -> Iterator[tuple[str, list[tuple[st
     """A server of Glue that gives these answers in turn, and the requests that it got."""
     pending, requests = list(answers), []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            requests.append((self.headers["X-Amz-Target"].removeprefix("AWSGlue."), body))
+            requests.append((self.headers["X-Amz-Target"].removeprefix("AWSGlue."), json.loads(self.body())))
             status, answer = pending.pop(0)
-            data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(status, answer.encode() if isinstance(answer, str) else json.dumps(answer).encode())
 
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", requests
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as url:
+        yield url, requests
 
 
 def glue(endpoint: str, clock: ManualClock) -> GlueCatalog:

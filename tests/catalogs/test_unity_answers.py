@@ -9,7 +9,6 @@ import socket
 import threading
 import traceback
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from airflow_txlog.catalogs.unity import UnityCatalog
 from airflow_txlog.errors import CatalogRefused, CatalogUnavailable, CredentialsUnavailable, TxlogError, UnusablePlace
 from airflow_txlog.storage.credentials import UNITY, Credentials, KeptCredentials, offer
 from airflow_txlog.storage.unity_api import UnityApi
+from tests.helpers.http_answers import Answering, serving
 from tests.helpers.managed import NAME, catalog_of
 from tests.helpers.unity import FakeUnity, Fault
 
@@ -36,28 +36,13 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
     """A server with one answer, and the paths that it was asked for."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(status)
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(body)
+            self.answer(status, body, headers)
 
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as url:
+        yield url, asked
 
 
 def catalog_at(url: str, token: str = SECRET) -> UnityCatalog:

@@ -5,14 +5,9 @@ The table, its place and the time of day are always the same, so a picture chang
 
 from __future__ import annotations
 
-import socket
 import tempfile
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
-
-import uvicorn
 
 from airflow_txlog.engine import Table
 from airflow_txlog.window.app import Ask, Shown, Window, commit_page, table_page
@@ -20,6 +15,7 @@ from airflow_txlog.window.markup import link
 from airflow_txlog.window.site import KnownTable, StandAlone, View
 from tests.airflow.scheduled.browser import Browser
 from tests.helpers.paths import ROOT
+from tests.window.serving import alone
 from tests.window.tables import Hands, busy_table
 
 PLACE = "s3://lake/orders"
@@ -61,26 +57,16 @@ def take(folder: Path, target: Path) -> None:
         {"table": _table, "commit": _commit},
         clock=Hands(BEGAN_MS + LOOKED_AFTER_MS),
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = uvicorn.Config(window, host="127.0.0.1", port=port, log_level="warning", lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
     browser = Browser(folder / "home")
     browser.start()
     try:
-        for name, (page, more, height) in PICTURES.items():
-            browser.open(f"http://127.0.0.1:{port}/{link(page, uri=PLACE, **more)}", "Delta tables")
-            browser.run("document.documentElement.style.overflow = 'hidden'")
-            browser.picture(target / name, 1100, height)
+        with alone(window) as port:
+            for name, (page, more, height) in PICTURES.items():
+                browser.open(f"http://127.0.0.1:{port}/{link(page, uri=PLACE, **more)}", "Delta tables")
+                browser.run("document.documentElement.style.overflow = 'hidden'")
+                browser.picture(target / name, 1100, height)
     finally:
         browser.stop()
-        server.should_exit = True
-        thread.join(10)
 
 
 if __name__ == "__main__":

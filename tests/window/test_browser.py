@@ -11,17 +11,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.requests import Request
 
 from airflow_txlog.clock import SYSTEM_CLOCK
@@ -31,6 +28,7 @@ from airflow_txlog.window.site import Refused, StandAlone
 from tests.airflow.scheduled.browser import CHROMEDRIVER, Browser
 from tests.helpers.paths import ROOT
 from tests.window.seeded import RACE
+from tests.window.serving import alone
 
 pytestmark = [
     pytest.mark.airflow,
@@ -190,28 +188,6 @@ def test_each_page_is_shown_in_each_state_without_an_error_of_the_browser(
         styled = "return getComputedStyle(document.querySelector('main')).maxWidth"
         assert browser.run(styled) == "1240px", "the style sheet was not applied"
         assert browser.run("return window.hostile === undefined && document.scripts.length === 1"), name
-
-
-@contextmanager
-def alone(window: Window, port: int = 0) -> Iterator[int]:
-    """The port of a window without Airflow, for states into which this Airflow does not come."""
-    if not port:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-    config = uvicorn.Config(window, host="127.0.0.1", port=port, log_level="error", lifespan="off", ws="none")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + GIVE_UP_S
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    try:
-        yield port
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join(20)
 
 
 class Refusing(StandAlone):
