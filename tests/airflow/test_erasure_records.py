@@ -17,7 +17,7 @@ from airflow_txlog.cli.erasure import verify_report
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import ErasureIncomplete
 from airflow_txlog.hooks.work_key import records_key
-from airflow_txlog.jobs.files.erasure_lists import place_of
+from airflow_txlog.jobs.files.erasure_lists import place_of, read_record
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
@@ -104,6 +104,17 @@ def test_a_true_record_of_another_table_is_none_of_this_one(tmp_path: Path, monk
 def _signature(kind: str, text: str) -> str:
     """Return the signature that this deployment gives."""
     return hmac.new(bytes.fromhex(records_key() or ""), f"{kind}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def test_a_record_that_does_not_count_is_named_with_the_reason(tmp_path: Path) -> None:
+    said: list[str] = []
+    text = json.dumps({"requests": ["r-17"], "steps": []})
+    name = put(tmp_path, f"erased-{place_of('/t')}", "json", f"{text}\n{'0' * 64}")
+    assert read_record(LocalStore(str(tmp_path)), name, "ab" * 32, said.append) is None
+    (tmp_path / name).write_bytes(gzip.compress(b"{}"))
+    assert read_record(LocalStore(str(tmp_path)), name, "ab" * 32, said.append) is None
+    assert ["not signed" in each for each in said] == [True, False]
+    assert "was changed" in said[1]
 
 
 def test_a_record_of_this_deployment_counts_in_the_next_run(tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def earlier_records(
 def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], object]) -> ErasureRecord | None:
     """Return the record of this name; None if it is gone, was changed, or is not signed by the key. None: any is."""
     data = _whole(lists, name)
+    reason = "gone, or was changed" if data is None else "not signed with this deployment's txlog_saved_work_secret"
     # A file of another writer may have a name that fits its content.
     with suppress(TypeError, ValueError):
         if data is not None:
@@ -180,7 +181,7 @@ def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], o
             expected = _signature(key, name.rpartition("-")[0], text)
             if key is None or hmac.compare_digest(signature.encode(), expected.encode()):
                 return ErasureRecord(**json.loads(text))
-    say(f"{name} is not the record that an earlier run wrote, and is left out of the report")
+    say(f"the record {name} is {reason}, and is left out of the report")
     return None
 
 
@@ -196,7 +197,7 @@ def _with_whole_lists(
             if name not in is_whole:
                 is_whole[name] = _whole(lists, name) is not None
                 if not is_whole[name]:
-                    say(f"{name} is not the list that an earlier run wrote, and is left out of the report")
+                    say(f"the list {name} is gone, or was changed, and is left out of the report")
             if is_whole[name]:
                 deleted.setdefault(request_id, []).append(part)
     return dataclasses.replace(record, deleted=deleted)
