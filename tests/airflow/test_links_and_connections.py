@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.links.pages import page_url
@@ -151,3 +152,11 @@ def test_a_task_without_a_result_has_no_link(monkeypatch: pytest.MonkeyPatch) ->
     for link in operator.operator_extra_links:
         get_link: Callable[..., str] = link.get_link
         assert get_link(operator, ti_key=None) == ""
+
+
+def test_links_of_a_task_that_has_ended_need_no_connection() -> None:
+    """`airflow dags test` asks for them where the connections of the database cannot be read."""
+    task = CheckpointOperator(task_id="checkpoint", table_uri="t", txlog_conn_id="only_in_the_database")
+    task.has_begun = True
+    task.last_result = JobResult(table_uri="/lake/t", operation="checkpoint", status="committed", version=3)
+    assert [link.name for link in task.operator_extra_links] == ["Commit", "Table"]
