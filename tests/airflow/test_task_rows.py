@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -354,8 +355,9 @@ def test_an_index_of_pandas_with_the_name_of_a_column_is_a_schema_mismatch(task:
 def test_new_columns_need_schema_evolution(task: Task, table: str) -> None:
     task.run(lambda hook: hook.append(table, ROWS))
     wider = ROWS.append_column("note", pa.array(["x", "y", "z"]))
-    with pytest.raises(SchemaMismatch, match="note: the table has no such column"):
+    with pytest.raises(SchemaMismatch, match=r"note: the table has no such column\. schema_evolution=True") as caught:
         task.run(lambda hook: hook.append(table, wider))
+    assert re.search(r"^  id +bigint +bigint$", str(caught.value), re.MULTILINE), "as an operator spells the types"
     task.run(lambda hook: hook.append(table, wider, schema_evolution=True))
     assert sorted(row["note"] or "" for row in rows_of(table)) == ["", "", "", "x", "y", "z"]
 

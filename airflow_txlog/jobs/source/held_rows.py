@@ -40,7 +40,14 @@ from airflow_txlog.engine.table.schema.types import (
 from airflow_txlog.errors import InvalidJobSpec, JobError, SchemaMismatch
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import plan_of, sent_bins
-from airflow_txlog.jobs.sql.columns import check_names_are_free, rows_do_not_fit, shown_types, without_not_null_column
+from airflow_txlog.jobs.sql.columns import (
+    check_names_are_free,
+    no_such_column,
+    rows_do_not_fit,
+    shown_type,
+    shown_types,
+    without_not_null_column,
+)
 
 # A batch of the stream is passed on in pieces of so many rows.
 _ROWS_AT_ONCE = 65_536
@@ -226,9 +233,9 @@ def _fitted(columns: StructType, target: Snapshot, operation: SourceOperation) -
         if wanted is not None and _can_become(column.type, wanted.type, is_whole=is_upsert) and not may_widen:
             column = StructField(column.name, bare_columns(StructType((wanted,))).fields[0].type)
         elif wanted is None and not is_upsert:
-            problems.append(f"{column.name}: the table has no such column")
+            problems.append(no_such_column(column.name))
         elif wanted is not None:
-            problems.append(f"{column.name}: {column.type} is not {wanted.type}")
+            problems.append(f"{column.name}: {shown_type(column.type)} is not {shown_type(wanted.type)}")
         fitted.append(column)
     if operation.schema_evolution:
         return StructType(tuple(fitted))

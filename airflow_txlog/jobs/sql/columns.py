@@ -29,7 +29,7 @@ from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, columns_in_text, did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
-from airflow_txlog.engine.table.schema.types import StructType, bare_columns
+from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, StructType, bare_columns
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, SchemaMismatch, UnknownColumn
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.sql.expression import Call, Name, parts_of
@@ -37,6 +37,9 @@ from airflow_txlog.sql.lexer import DOT, Token
 from airflow_txlog.sql.sql_text import sql_text
 
 Column = TypeVar("Column")
+
+_NO_SUCH_COLUMN = "the table has no such column"
+_SPARKS_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 # Words that are expressions, or begin one: they cannot mean a column.
 _CONSTANTS = frozenset(("default", "end", "all", "any", "some", "distinct"))
@@ -77,7 +80,7 @@ def rows_do_not_fit(
     source: Sequence[tuple[str, str]],
     table: Sequence[tuple[str, str]],
     table_uri: str,
-    where: str = "in the source's SQL",
+    where: str = 'in SQL, such as source=query("SELECT … FROM raw", raw=files(…))',
 ) -> SchemaMismatch:
     """Return the error that names every column that does not fit, and shows both sides, each with names and types.
 
@@ -93,13 +96,33 @@ def rows_do_not_fit(
     shown = (
         "  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+    is_new = any(problem.endswith(_NO_SUCH_COLUMN) for problem in problems)
+    added = '. schema_evolution=True (in an increment: on_schema_change="append_new_columns") adds new columns'
+    added = added if is_new else ""
     return SchemaMismatch(
         # The first line is all that a retry policy logs: it names the columns.
-        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + "\n" + "\n".join(shown) + "\n"
+        f"The rows do not fit the table {table_uri}: " + "; ".join(problems) + added + "\n" + "\n".join(shown) + "\n"
         f"Cast, rename or leave out columns {where}. Nothing was staged.",
         table=table_uri,
         columns=[problem.split(":", 1)[0] for problem in problems],
     )
+
+
+def no_such_column(name: str) -> str:
+    """Return the problem of a column of the source that the table lacks, for `rows_do_not_fit`."""
+    return f"{name}: {_NO_SUCH_COLUMN}"
+
+
+def shown_type(kind: DataType) -> str:
+    """Return a type as Spark spells it, such as `array<bigint>`: so an error spells it whatever did the work."""
+    match kind:
+        case StructType():
+            return f"struct<{','.join(f'{member.name}:{shown_type(member.type)}' for member in kind)}>"
+        case ArrayType():
+            return f"array<{shown_type(kind.element)}>"
+        case MapType():
+            return f"map<{shown_type(kind.key)},{shown_type(kind.value)}>"
+    return _SPARKS_NAMES.get(str(kind), str(kind))
 
 
 def without_not_null_column(table_uri: str, column: str) -> ConstraintViolation:
@@ -129,14 +152,14 @@ def check_fits_by_name(given: StructType, table: StructType, fills: Collection[s
     for column in table:
         if not column.nullable and given.find(column.name) is None and column.name not in fills:
             raise without_not_null_column(table_uri, column.name)
-    problems = [f"{each.name}: the table has no such column" for each in given if table.find(each.name) is None]
+    problems = [no_such_column(each.name) for each in given if table.find(each.name) is None]
     if problems:
         raise rows_do_not_fit(problems, shown_types(given), shown_types(table), table_uri)
 
 
 def shown_types(columns: StructType) -> list[tuple[str, str]]:
     """Return the columns and their types as errors show them."""
-    return [(each.name, f"{each.type}{'' if each.nullable else ' not null'}") for each in columns]
+    return [(each.name, f"{shown_type(each.type)}{'' if each.nullable else ' not null'}") for each in columns]
 
 
 def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Column | None:

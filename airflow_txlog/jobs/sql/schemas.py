@@ -41,7 +41,7 @@ from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import SchemaMismatch, TxlogError, UnsupportedFeature
-from airflow_txlog.jobs.sql.columns import check_distinct, rows_do_not_fit, without_not_null_column
+from airflow_txlog.jobs.sql.columns import check_distinct, no_such_column, rows_do_not_fit, without_not_null_column
 from airflow_txlog.jobs.sql.gate import quoted
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
@@ -225,9 +225,7 @@ def fit_rows(
     check_distinct(frame.schema.names)
     have = {field.name.lower(): field for field in frame.schema}
     wanted = {field.name.lower() for field in table}
-    problems = [
-        f"{field.name}: the table has no such column" for field in frame.schema if field.name.lower() not in wanted
-    ]
+    problems = [no_such_column(field.name) for field in frame.schema if field.name.lower() not in wanted]
     columns = []
     for field in table:
         found = have.get(field.name.lower())

@@ -43,6 +43,11 @@ def test_rows_of_another_schema_are_refused_with_both_side_by_side(tmp_path: Pat
     assert error["facts"]["columns"] == ["new col", "s"]
     told = error["message"]
     assert "new col: the table has no such column" in told
+    first = told.splitlines()[0]
+    assert first.endswith(
+        'schema_evolution=True (in an increment: on_schema_change="append_new_columns") adds new columns'
+    )
+    assert 'leave out columns in SQL, such as source=query("SELECT … FROM raw", raw=files(…)).' in told
     assert "s: struct<b:string,a:bigint> is not struct<a:bigint>" in told
     for line in (
         "column   table             source",

@@ -43,7 +43,7 @@ from airflow_txlog.jobs.rows.operation import Found
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.folded import check_compared, folded, rows_in_scope
 from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, stored_of
-from airflow_txlog.jobs.sql.columns import check_has_columns, rows_do_not_fit, shown_types
+from airflow_txlog.jobs.sql.columns import check_has_columns, no_such_column, rows_do_not_fit, shown_type, shown_types
 from airflow_txlog.jobs.sql.current_time import NOW
 from airflow_txlog.jobs.sql.gate import quoted
 
@@ -268,7 +268,7 @@ class _History(_Snapshot):
         own = {name.lower() for name in described.history_columns}
         data = StructType(tuple(field for field in table if field.name.lower() not in own))
         fills = read_rules(snapshot.metadata, table, root).fills
-        problems = [f"{each.name}: the table has no such column" for each in columns if data.find(each.name) is None]
+        problems = [no_such_column(each.name) for each in columns if data.find(each.name) is None]
         problems += [
             f"{each.name}: the snapshot has no such column"
             for each in data
@@ -279,13 +279,15 @@ class _History(_Snapshot):
             # The rows of both sides become rows of one source.
             held = [(each, data.by_name[each.name.lower()].type) for each in columns]
             problems += [
-                f"{each.name}: {each.type} is not {kind}"
+                f"{each.name}: {shown_type(each.type)} is not {shown_type(kind)}"
                 for each, kind in held
                 if bare_type(each.type) != bare_type(kind)
             ]
             mark = table.by_name[described.deleted_column.lower()]
             if mark.type is not Primitive.BOOLEAN:
-                problems.append(f"{mark.name}: the table has {mark.type}, and deleted_column must be boolean")
+                problems.append(
+                    f"{mark.name}: the table has {shown_type(mark.type)}, and deleted_column must be boolean"
+                )
         if problems:
             raise rows_do_not_fit(problems, shown_types(columns), shown_types(data), root)
         tracked, nulls = described.track_history_column_list, kept_as_null(snapshot)

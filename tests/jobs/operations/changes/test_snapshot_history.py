@@ -314,7 +314,7 @@ def test_a_mark_needs_a_column_and_the_types_of_the_table(tmp_path: Path) -> Non
     table = make_table(tmp_path / "u", as_marked([]))
     narrow = source_of(tmp_path / "in", ROWS, pa.int32())
     error = error_of(apply(None, table, narrow, 1, hard_deletes="new_record"))
-    assert (error["type"], "k: integer is not long" in error["message"]) == ("SchemaMismatch", True), error
+    assert (error["type"], "k: int is not bigint" in error["message"]) == ("SchemaMismatch", True), error
     table = make_table(tmp_path / "w", history_of(OLD).append_column("__IS_DELETED", pa.array(["no"] * len(OLD))))
     error = error_of(apply(None, table, source_of(tmp_path / "in", ROWS), 1, hard_deletes="new_record"))
     assert (error["type"], "deleted_column must be boolean" in error["message"]) == ("SchemaMismatch", True), error
