@@ -145,7 +145,7 @@ def analysis_text(error: PySparkException) -> str:
         return describe(error)
     # Without the stack of the JVM, the plan and the text once more.
     text = re.split(r"\n(?:\s+at [\w.$]+\(|JVM stacktrace:|== SQL|'?\w+ \[|;\n)", str(error), maxsplit=1)[0]
-    return text.strip()[:_TEXT_CHARS]
+    return text.strip().rstrip(";.")[:_TEXT_CHARS]
 
 
 # --- in the JVM -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ Source: soundness A2, A3, B6.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -274,7 +275,8 @@ class SqlGate:
     def _reason(self, error: PySparkException) -> str:
         """Return Spark's message; if parameters are bound, only the part without expressions, which show values."""
         if not self._parameters:
-            return analysis_text(error)
+            # Our statements begin one line before the author's text.
+            return re.sub(r"\bline (\d+)(?=,? pos)", _line_before, analysis_text(error))
         return f"{describe(error)}. Expressions are not shown, because parameters are bound"
 
     def _columns(self, relation: str) -> list[str]:
@@ -328,6 +330,10 @@ class SqlGate:
         may_cast = special is None or computes_constants(text)
         if special or (may_cast and casts_special_date(self._spark, condition)):
             raise _special(text)
+
+
+def _line_before(found: re.Match[str]) -> str:
+    return f"line {max(int(found[1]) - 1, 1)}"
 
 
 def check_none_spare(operation: Operation, used: Collection[str]) -> None:

@@ -112,6 +112,24 @@ def test_no_message_begins_with_the_name_of_its_class() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("SELECT nope FROM range(3)", "line 1 pos 7. Nothing"),
+        ("SELECT id,\n  nope FROM range(3)", "line 2 pos 2. Nothing"),
+    ],
+)
+def test_a_mistake_in_a_query_has_its_place_in_the_authors_text(
+    tmp_path: Path, spark: SparkSession, sql: str, place: str
+) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    message = error_of(run(spark, "write", table, source={"sql": sql}))["message"]
+    assert "`nope`" in message
+    assert place in message
+    assert ";." not in message
+
+
+@pytest.mark.spark
 def test_a_wrong_alias_in_a_merge_of_a_query_names_the_aliases_and_each_sides_columns(
     tmp_path: Path, spark: SparkSession
 ) -> None:
