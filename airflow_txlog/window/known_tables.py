@@ -31,7 +31,7 @@ from airflow_txlog.hooks.asset_events import ASSET_SCHEME
 from airflow_txlog.hooks.named_tables import may_be_name
 from airflow_txlog.hooks.running_progress import STATE_KEY
 from airflow_txlog.hooks.txlog import TxlogHook
-from airflow_txlog.locations import is_absolute, scheme_of, shown
+from airflow_txlog.locations import canonical_place, is_absolute, scheme_of, shown
 from airflow_txlog.window.site import KnownTable
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,11 @@ class Places:
 
     def connection_of(self, uri: str, teams: Collection[str | None] = ()) -> str | None:
         """Return the connection in whose base folder a table lies and which one of these teams may use."""
+        place = f"{canonical_place(uri)}/"
         inside = [
             (len(base), name)
-            for name, base in self.bases.items()
-            if f"{uri}/".startswith(f"{base}/") and (name not in self.teams or self.teams[name] in teams)
+            for name, base in ((name, canonical_place(base)) for name, base in self.bases.items())
+            if place.startswith(f"{base}/") and (name not in self.teams or self.teams[name] in teams)
         ]
         return max(inside)[1] if inside else None
 

@@ -412,6 +412,22 @@ def test_a_connection_of_a_team_opens_only_what_a_dag_of_the_team_names() -> Non
     assert (others.conn_id, others.dag_ids) == ("shared", ("old", "sell"))
 
 
+@pytest.mark.parametrize(
+    ("base", "uri"),
+    [
+        ("file:///lake", "/lake/t"),
+        ("s3a://lake", "s3://lake/t"),
+        ("s3://lake", "s3n://lake/t"),
+        ("gcs://lake/a", "gs://lake/a/t"),
+    ],
+)
+def test_a_table_lies_in_a_base_folder_however_both_are_spelled(base: str, uri: str) -> None:
+    from airflow_txlog.window.known_tables import Places
+
+    assert Places({"lake": base}).connection_of(uri) == "lake"
+    assert Places({"lake": base}).connection_of(f"{uri.rpartition('/')[0]}2/t") is None
+
+
 def test_the_teams_of_dags_are_those_of_airflow(server: Any, raced: Any) -> None:
     models = pytest.importorskip("airflow.models.team", reason="Airflow has no teams before 3.1")
     from airflow.models.dag import DagModel
