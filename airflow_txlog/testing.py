@@ -33,7 +33,7 @@ except ImportError:
     pytest = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from airflow_txlog.operators.base import TxlogOperator
+    from airflow.providers.common.compat.sdk import BaseOperator
 
 _KEYS = itertools.count(1)
 _DEFAULT_DATE = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -129,7 +129,7 @@ class Lake:
 
     def run(
         self,
-        operator: TxlogOperator,
+        operator: BaseOperator,
         *,
         arguments: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
@@ -160,7 +160,8 @@ class Lake:
             **context,
         }
         task = operator.prepare_for_execution()
-        for name, value in {**(arguments or {}), "runner": "in_process"}.items():
+        here = {"runner": "in_process"} if hasattr(task, "runner") else {}
+        for name, value in {**(arguments or {}), **here}.items():
             if not hasattr(task, name):
                 raise AttributeError(f"{type(task).__name__} has no argument {name!r}")
             setattr(task, name, value)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_txlog import operators
 from airflow_txlog.errors import CommitConflict, TxlogError
 from airflow_txlog.operators import (
     DeltaDeleteOperator,
@@ -18,6 +19,7 @@ from airflow_txlog.operators import (
     DeltaWriteOperator,
     table,
 )
+from airflow_txlog.sensors.table_version import TableVersionSensor
 from airflow_txlog.testing import Lake
 from tests.helpers.paths import ROOT
 from tests.test_docs import airflow_environment
@@ -167,3 +169,24 @@ def test_the_page_on_testing_passes_as_a_users_own_tests(tmp_path: Path) -> None
         check=False,
     )
     assert "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_staged_change_is_published_and_sensors_and_pins_run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "x" * 64)
+    users, new = lake.table("users", [{"id": 1}]), lake.table("new", [{"id": 2}])
+    write = operators.DeltaWriteOperator(
+        task_id="write",
+        table_uri=users.uri,
+        source=operators.table(new.uri),
+        publish=False,
+        idempotency_key="write",
+    )
+    staged = lake.run(write)
+    assert users.version == 0
+    publish = operators.DeltaPublishOperator(task_id="publish", staged="{{ ti.xcom_pull('write') }}")
+    lake.run(publish, arguments={"staged": [staged]})
+    users.assert_rows([{"id": 1}, {"id": 2}])
+    arrived = lake.run(TableVersionSensor(task_id="arrived", table_uri=users.uri, version=1))
+    assert arrived["version"] == 1
+    pinned = lake.run(operators.PinVersionsOperator(task_id="pin", tables=[users.uri]))
+    assert [each["version"] for each in pinned["tables"]] == [1]
