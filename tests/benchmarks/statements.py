@@ -184,14 +184,14 @@ def _mixed(ids: np.ndarray, seed: int) -> pa.Table:
 
 
 def _make_mixed(folder: Path, scale: float) -> None:
-    """800,000 rows in four files; a tenth as many to merge, half of them new, and a hundred of the new ones twice."""
+    """800,000 rows in four files; a tenth as many to merge, half of them new, at most a hundred of these twice."""
     count = max(int(800_000 * scale), 400) // 4 * 4
     write_files(folder / "table", (_mixed(np.arange(start, count, 4), start) for start in range(4)))
     rng = np.random.default_rng(9)
     old, new = rng.permutation(count)[: count // 20], count + rng.permutation(count // 20)
     rows = _mixed(np.concatenate([old, new]), 10)
     write_files(folder / "rows", [rows])
-    write_files(folder / "repeated", [pa.concat_tables([rows, rows.slice(rows.num_rows - 100)])])
+    write_files(folder / "repeated", [pa.concat_tables([rows, rows.slice(rows.num_rows - min(100, len(new)))])])
 
 
 def _make_columns(folder: Path, scale: float) -> None:
