@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
+import uuid
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 from airflow_txlog import errors, operators
 from airflow_txlog.testing import Lake
+from tests.helpers import s3
 from tests.helpers.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -81,7 +84,7 @@ def normal(text: str) -> list[str]:
     return [re.sub(r"[ ─]+", " ", line).strip() for line in text.strip().splitlines()]
 
 
-def run_script(script: str, folder: Path, airflow_database: Path) -> str:
+def run_script(script: str, folder: Path, airflow_database: Path, **variables: str) -> str:
     """Run a shell script with an Airflow of its own, without Java; return what it prints to standard output."""
     home = folder / "home"
     (home / "dags").mkdir(parents=True)
@@ -94,6 +97,7 @@ def run_script(script: str, folder: Path, airflow_database: Path) -> str:
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
         "TMPDIR": str(folder),
+        **variables,
     }
     (home / "airflow.db").write_bytes(airflow_database.read_bytes())
     command = ["bash", "-euo", "pipefail", "-c", script]
@@ -119,6 +123,27 @@ def test_start_here_shows_its_output(tmp_path: Path, airflow_database: Path) -> 
             script += block["text"].replace("airflow db migrate", f"cp {tmp_path}/home/airflow.db $AIRFLOW_HOME")
     script = re.sub(r"^airflow dags test .*", r"\g<0> >log 2>&1", script, flags=re.MULTILINE)
     assert normal(run_script(script, tmp_path, airflow_database)) == normal(expected)
+
+
+@pytest.mark.airflow
+@pytest.mark.long("a real DAG run on a server")
+def test_the_trial_on_s3_runs_in_a_bucket_of_its_own(tmp_path: Path, airflow_database: Path) -> None:
+    s3.options()  # skips without a server
+    page = (DOCS / "stores.md").read_text().split("## Try it on S3")[1].split("\n## ")[0]
+    bucket = f"try-{uuid.uuid4()}"
+    page = page.replace("/tmp/try-s3", str(tmp_path / "try")).replace("s3://lake", f"s3://{bucket}")
+    script = ""
+    for block in BLOCK.finditer(page.replace("Bucket='lake'", f"Bucket='{bucket}'")):
+        if block["kind"] == "python":
+            script += f"cat > {block['file']} <<'END OF THE FILE'\n{block['text']}END OF THE FILE\n"
+        else:
+            script += block["text"]
+    script = script.replace(". .venv/bin/activate\n", "")
+    script = script.replace("airflow db migrate", f"cp {tmp_path}/home/airflow.db $AIRFLOW_HOME")
+    script = re.sub(r"^airflow dags test .*", r"\g<0> >$AIRFLOW_HOME/log 2>&1", script, flags=re.MULTILINE)
+    shown = run_script(script, tmp_path, airflow_database, TXLOG_TEST_S3=os.environ["TXLOG_TEST_S3"])
+    assert re.findall(r"^ +\d .* (DELETE|WRITE) ", shown, re.MULTILINE) == ["DELETE", "WRITE"]
+    assert "Traceback" not in (tmp_path / "try" / "log").read_text()
 
 
 BLOCK = re.compile(
