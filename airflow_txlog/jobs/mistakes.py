@@ -38,9 +38,9 @@ from airflow_txlog.contract.operations import (
 )
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.commit.content.clustering import chosen_columns
-from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import FixedTexts, JobContext
 from airflow_txlog.jobs.executor.local import LocalExecutor

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.identities import is_identity
@@ -36,6 +35,7 @@ from airflow_txlog.engine.table.schema.types import (
     path_text,
 )
 from airflow_txlog.errors import SchemaMismatch
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.sql.expression import Cast, Literal
 from airflow_txlog.sql.lexer import DOT, OUTSIDE, Token
 from airflow_txlog.sql.sql_text import sql_text

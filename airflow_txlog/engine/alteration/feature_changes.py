@@ -18,7 +18,6 @@ from airflow_txlog.engine.commit.content.info import ENABLEMENT_TIMESTAMP, ENABL
 from airflow_txlog.engine.commit.content.metadata import WIDENING_PROPERTY
 from airflow_txlog.engine.commit.content.row_tracking import MATERIALIZED_COLUMNS
 from airflow_txlog.engine.log.actions import Protocol
-from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, has_own_names, with_fields
 from airflow_txlog.engine.table.schema.features import (
     CATALOG_MANAGED,
@@ -33,6 +32,7 @@ from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX
 from airflow_txlog.engine.table.schema.types import TYPE_CHANGES_KEY, StructField, StructType, walk_fields
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidJobSpec, UnsupportedFeature
+from airflow_txlog.errors.names import did_you_mean
 
 # The property that switches a feature on; the others need none, or a column or a constraint does it.
 _SWITCHED_BY = {feature: switch for switch, feature in SWITCHES.items()} | {"columnMapping": (MODE_PROPERTY, "name")}

@@ -44,12 +44,12 @@ from airflow_txlog.engine.erasure.spellings import (
     without_escapes,
     without_surrogates,
 )
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DecimalType, Primitive, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidInput, UnknownColumn, UnsupportedFeature
+from airflow_txlog.errors.names import did_you_mean, shown_names
 
 _SHORTEST_RARE = 5
 _SHORTEST_PACKED = 11

@@ -26,11 +26,11 @@ from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.columns import FILES, adds_to_table
-from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.files import file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.replay import TableState
 from airflow_txlog.errors import ExpectationFailed, JobError, UnknownColumn
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, plan_files
 from airflow_txlog.jobs.resume.attempts import Change, added

@@ -12,8 +12,8 @@ from airflow_txlog.contract.operations.publish import OfSubjects
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Requests
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
 

@@ -26,11 +26,12 @@ from airflow_txlog.contract.operations import (
 )
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, columns_in_text, did_you_mean, shown_names
+from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, columns_in_text
 from airflow_txlog.engine.table.schema.rules import read_rules
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import ArrayType, DataType, MapType, StructType, bare_columns
 from airflow_txlog.errors import ConstraintViolation, InvalidPredicate, SchemaMismatch, UnknownColumn
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.sql.expression import Call, Name, parts_of
 from airflow_txlog.sql.lexer import DOT, Token

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.errors import UnsupportedPredicate
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY
 from airflow_txlog.sql.lexer import DOT, KEYWORDS, OPEN, OUTSIDE, neighbours, words
 from airflow_txlog.sql.sql_text import sql_text

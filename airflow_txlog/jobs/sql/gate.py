@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.operations import CheckedOperation, Operation
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.errors import (
     InvalidJobSpec,
     InvalidPredicate,
@@ -28,6 +27,7 @@ from airflow_txlog.errors import (
     UnknownColumn,
     UnsupportedPredicate,
 )
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe, facts_of, is_denied
 from airflow_txlog.jobs.spark.errors import translate

@@ -22,13 +22,13 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.columns.partitions import parse_partition_values
 from airflow_txlog.engine.table.predicate import Predicate, plain_condition
-from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.schema import arrow_type
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DataType, Primitive, StructField, StructType
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted

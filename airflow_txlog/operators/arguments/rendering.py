@@ -21,7 +21,6 @@ from jinja2.nodes import Impossible, TemplateData
 
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.operators.arguments.given import hidden, is_sql_file, null_refusal, texts_of, without_sources
-from airflow_txlog.operators.arguments.unknown import parameters_of, unknown_arguments
 from airflow_txlog.policies.retry import raise_for_airflow
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ class TemplatedOperator(BaseOperator):
             super().__init__(**kwargs)
         except TypeError:
             # Only what Airflow refuses: a class of the DAG's author may accept more than its constructor names.
+            from airflow_txlog.operators.arguments.unknown import parameters_of, unknown_arguments
+
             known = parameters_of(type(self))
             unknown = [name for name in kwargs if name not in known and not name.startswith("_")]
             if not unknown:

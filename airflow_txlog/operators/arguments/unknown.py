@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
-from airflow_txlog.engine.table.predicate.names import did_you_mean
+from airflow_txlog.errors.names import did_you_mean
 
 # Names in other products and in Airflow, in lower case without underscores, with ours: the first that a class has.
 _ELSEWHERE: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,6 @@ import msgspec
 
 from airflow_txlog.engine.commit.content.attempt import Attempt
 from airflow_txlog.engine.log.actions import Add, DomainMetadata
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.types import (
     DecimalType,
@@ -27,6 +26,7 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, PartitionMismatch, SchemaMismatch, UnsupportedFeature
+from airflow_txlog.errors.names import did_you_mean, shown_names
 
 CLUSTERING_DOMAIN = "delta.clustering"
 _MOST_COLUMNS = 4

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_txlog.engine.table.predicate.names import did_you_mean
 from airflow_txlog.engine.table.schema.column_mapping import MAX_ID_PROPERTY
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX
 from airflow_txlog.engine.table.schema.rules import CONSTRAINT_PREFIX
 from airflow_txlog.errors import InvalidProperty
+from airflow_txlog.errors.names import did_you_mean
 
 PREFIX = "delta."
 OWN_PREFIX = "txlog."

@@ -1,4 +1,4 @@
-"""The column that a name in a predicate means; and names in messages.
+"""The column that a name in a predicate means.
 
 The invariant: a name is a column only if Spark, which looks for an alias, a column and a member in this order and any
 case, cannot resolve it to anything else. Otherwise it is outside the grammar, or an error that lists the columns.
@@ -6,8 +6,7 @@ case, cannot resolve it to anything else. Otherwise it is outside the grammar, o
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
@@ -23,20 +22,6 @@ SPECIAL_NAMES = frozenset(
     }
 )
 """Names that Spark reads as functions if no column has them."""
-
-_COLUMNS_SHOWN = 50
-
-
-def did_you_mean(name: str, names: Collection[str]) -> str:
-    """Return ` Did you mean 'id'?` with the nearest name, or nothing if none is near."""
-    lower = {each.lower(): each for each in names}
-    near = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f" Did you mean {lower[near[0]]!r}?" if near else ""
-
-
-def shown_names(names: Sequence[str]) -> str:
-    """Return the names for a message, cut after fifty."""
-    return ", ".join(names[:_COLUMNS_SHOWN]) + (", …" if len(names) > _COLUMNS_SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from itertools import pairwise
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.binding import NotPlain, folded
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar
-from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, did_you_mean, is_special, shown_names
+from airflow_txlog.engine.table.predicate.names import Names, columns_in_text, is_special
 from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Predicate, null_test, type_of_call
 from airflow_txlog.engine.table.schema.types import Primitive, StructType
 from airflow_txlog.errors import InvalidPredicate, UnknownColumn
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.evaluation import known_as
 from airflow_txlog.sql.expression import (

@@ -16,10 +16,10 @@ from airflow_txlog.datafiles.parquet.conversion import nullable_schema
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches, table_columns
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.predicate import Predicate, rows_matching
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.snapshot.files import record_counts
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnknownColumn
+from airflow_txlog.errors.names import did_you_mean, shown_names
 
 
 def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:

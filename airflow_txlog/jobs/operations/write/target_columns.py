@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustered_by
-from airflow_txlog.engine.table.predicate.names import did_you_mean, shown_names
 from airflow_txlog.engine.table.schema.schema import parse_schema
 from airflow_txlog.engine.table.schema.types import StructType, bare_columns, path_text
 from airflow_txlog.errors import PartitionMismatch, SchemaMismatch
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.columns import SchemaJson, check_source_names
 
