@@ -80,8 +80,8 @@ audit: ## look constraints.txt up among known vulnerabilities, over the network;
 check-install: ## install the package into a bare Airflow by the README's commands, run its DAG and Start here; WHEEL=dist/….whl installs a wheel; over the network
 	@WHEEL=$(WHEEL) tools/check_install.sh
 
-package: venv ## build wheel, source distribution and SBOM into dist, and check them; over the network
-	@$(PYTHON) tools/package.py build
+package: venv ## build wheel, source distribution and SBOM into dist, and check them; REPOSITORY=https://… adds its addresses; over the network
+	@$(PYTHON) tools/package.py build $(if $(REPOSITORY),"$(REPOSITORY)")
 
 workflows: venv ## check the hosted workflows with actionlint and zizmor; over the network, needs Go
 	@$(PYTHON) tools/package.py check-workflows

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -120,29 +121,45 @@ def test_the_tests_of_a_combination_are_there() -> None:
 
 # --- a release --------------------------------------------------------------------------------------------------------
 
-ADDRESSES = "".join(f'{name} = "https://example.org/{name}"\n' for name in package.ADDRESSES)
+ADDRESSES = "".join(f"Project-URL: {name}, https://example.org/{name}\n" for name in package.ADDRESSES)
 
 
 @pytest.mark.parametrize(
     ("tag", "addresses", "changelog", "reason"),
     [
         ("v1.2.3", ADDRESSES, "## [1.2.3] - 2026-01-02\n", None),
-        ("v1.2.4", ADDRESSES, "## [1.2.3]\n", "the tag v1.2.4 does not name the version of pyproject.toml, 1.2.3"),
+        ("v1.2.4", ADDRESSES, "## [1.2.3]\n", "the tag v1.2.4 does not name the version of the wheel, 1.2.3"),
         ("1.2.3", ADDRESSES, "## [1.2.3]\n", "the tag 1.2.3 does not name the version"),
-        ("v1.2.3", "", "## [1.2.3]\n", r"\[project.urls\] of pyproject.toml has no Documentation, Source, Issues, "),
+        ("v1.2.3", "", "## [1.2.3]\n", "the wheel has no address for Documentation, Source, Issues, Changelog"),
         ("v1.2.3", ADDRESSES, "## [Unreleased]\n", "CHANGELOG.md has no section for 1.2.3"),
     ],
 )
 def test_a_tag_is_published_only_with_its_version_its_addresses_and_its_changes(
     tag: str, addresses: str, changelog: str, reason: str | None, tmp_path: Path
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "1.2.3"\n[project.urls]\n{addresses}')
+    wheel = tmp_path / "one-1.2.3-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as files:
+        files.writestr("one-1.2.3.dist-info/METADATA", f"Metadata-Version: 2.4\nName: one\nVersion: 1.2.3\n{addresses}")
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}")
     if reason is None:
-        package.check_release(tag, tmp_path)
+        package.check_release(tag, wheel, tmp_path)
         return
     with pytest.raises(SystemExit, match=reason):
-        package.check_release(tag, tmp_path)
+        package.check_release(tag, wheel, tmp_path)
+
+
+@pytest.mark.parametrize("own", ["", '[project.urls]\nDocumentation = "https://docs.example.org"\n\n[tool.x]\ny = 1\n'])
+def test_a_release_names_the_addresses_of_the_repository_that_it_is_built_in(own: str, tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text(f'[project]\nname = "one"\nversion = "1.2.3"\n{own}')
+    package.add_addresses(project, "https://git.example.org/team/one")
+    below = "https://git.example.org/team/one/blob/v1.2.3"
+    assert tomllib.loads(project.read_text())["project"]["urls"] == {
+        "Documentation": "https://docs.example.org" if own else f"{below}/docs/index.md",
+        "Source": "https://git.example.org/team/one",
+        "Issues": "https://git.example.org/team/one/issues",
+        "Changelog": f"{below}/CHANGELOG.md",
+    }
 
 
 def test_the_tools_of_a_release_are_pinned() -> None:

@@ -1,8 +1,12 @@
 """Build what a release publishes, and check it.
 
-    python tools/package.py build               wheel, sdist and SBOM into dist/, built twice and compared
-    python tools/package.py check-workflows     actionlint and zizmor on .github/workflows
-    python tools/package.py check-release TAG   whether the tag may be published: its version, changelog and addresses
+    python tools/package.py build [REPOSITORY]        wheel, sdist and SBOM into dist/, built twice and compared
+    python tools/package.py check-workflows           actionlint and zizmor on .github/workflows
+    python tools/package.py check-release TAG WHEEL   whether the tag may be published as this wheel: its version,
+                                                      changelog and addresses
+
+REPOSITORY is its address, https://…. The project's addresses that pyproject.toml does not name are below it, so a
+copy of the repository releases with its own addresses.
 
 `build` and `check-workflows` make an environment of their own below .venv, because their packages would constrain those
 that the jobs run with. That needs the network once, and `check-workflows` needs Go. The script itself imports only the
@@ -11,6 +15,7 @@ standard library, so any Python 3.11 runs it.
 
 from __future__ import annotations
 
+import email
 import hashlib
 import os
 import re
@@ -18,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,10 +42,13 @@ ADDRESSES = ("Documentation", "Source", "Issues", "Changelog")
 """The entries of `[project.urls]` that a release must have."""
 
 
-def build() -> None:
-    """Write wheel, sdist and SBOM into dist/. Exit with the reason if two builds differ or a check fails."""
+def build(repository: str | None = None) -> None:
+    """Write wheel, sdist and SBOM into dist/. Exit with the reason if two builds differ or a check fails.
+
+    Without an address of the repository, the files name the addresses of pyproject.toml alone.
+    """
     dist = ROOT / "dist"
-    made = [_built() for _ in range(2)]
+    made = [_built(repository) for _ in range(2)]
     first, second = ({name: hashlib.sha256(data).hexdigest() for name, data in each.items()} for each in made)
     if first != second:
         sys.exit(f"two builds of one commit differ: {sorted(n for n in first if first[n] != second.get(n))}")
@@ -57,12 +66,30 @@ def build() -> None:
         print(f"{hashlib.sha256(Path(name).read_bytes()).hexdigest()}  {Path(name).name}")
 
 
-def _built() -> dict[str, bytes]:
+def add_addresses(pyproject: Path, repository: str) -> None:
+    """Write the addresses that follow from the repository's into `[project.urls]`, except those that are there."""
+    text = pyproject.read_text()
+    project = tomllib.loads(text)["project"]
+    below = f"{repository}/blob/v{project['version']}"
+    follow = {
+        "Documentation": f"{below}/docs/index.md",
+        "Source": repository,
+        "Issues": f"{repository}/issues",
+        "Changelog": f"{below}/CHANGELOG.md",
+    }
+    lines = "".join(f'{name} = "{follow[name]}"\n' for name in ADDRESSES if name not in project.get("urls", {}))
+    head = "[project.urls]\n"
+    pyproject.write_text(text.replace(head, head + lines) if head in text else f"{text}\n{head}{lines}")
+
+
+def _built(repository: str | None) -> dict[str, bytes]:
     """Return the files of one build, by name. The wheel is built from the sdist, as an installer would."""
     epoch = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as clone:
         # What is committed, and nothing that lies around here.
         subprocess.run(["git", "clone", "-q", str(ROOT), clone], check=True)
+        if repository:
+            add_addresses(Path(clone) / "pyproject.toml", repository)
         os.environ["SOURCE_DATE_EPOCH"] = epoch.stdout.strip()
         _run("python", "-m", "build", "--no-isolation", "--outdir", out, clone, quiet=True)
         return {path.name: path.read_bytes() for path in Path(out).iterdir()}
@@ -90,17 +117,19 @@ def check_workflows() -> None:
     _run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", *workflows)
 
 
-def check_release(tag: str, root: Path = ROOT) -> None:
-    """Exit with the reason why a tag must not be published."""
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    version = project["version"]
-    missing = [name for name in ADDRESSES if name not in project.get("urls", {})]
-    changelog = (root / "CHANGELOG.md").read_text()
+def check_release(tag: str, wheel: Path, root: Path = ROOT) -> None:
+    """Exit with the reason why a tag must not be published as this wheel."""
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (one for one in files.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(files.read(name))
+    version = metadata["Version"]
+    addresses = {one.partition(",")[0] for one in metadata.get_all("Project-URL", [])}
+    missing = [name for name in ADDRESSES if name not in addresses]
     if tag != f"v{version}":
-        sys.exit(f"the tag {tag} does not name the version of pyproject.toml, {version}")
+        sys.exit(f"the tag {tag} does not name the version of the wheel, {version}")
     if missing:
-        sys.exit(f"[project.urls] of pyproject.toml has no {', '.join(missing)}: users could not find the project")
-    if not re.search(rf"^## \[{re.escape(version)}\]", changelog, re.MULTILINE):
+        sys.exit(f"the wheel has no address for {', '.join(missing)}: build it with REPOSITORY=https://…")
+    if not re.search(rf"^## \[{re.escape(version)}\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE):
         sys.exit(f"CHANGELOG.md has no section for {version}")
 
 
@@ -130,9 +159,11 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["build"]:
             build()
+        case ["build", repository]:
+            build(repository)
         case ["check-workflows"]:
             check_workflows()
-        case ["check-release", tag]:
-            check_release(tag)
+        case ["check-release", tag, wheel]:
+            check_release(tag, Path(wheel))
         case _:
             sys.exit(__doc__)
