@@ -171,6 +171,8 @@ class Limits:
     itself. Spark returns at most a gigabyte to a driver."""
     segment_files: int = 16
     """The most input files of a segment of images: one that changes costs the others their images too."""
+    copied_together: int = 128
+    """The most tiny files that are copied into one: one that changes costs the others their copy too."""
     joined_files_fewer: int = 16
     """The reduction in files at which a second job that joins tiny files pays off."""
     sorted_bytes: int = 2**31 - 1

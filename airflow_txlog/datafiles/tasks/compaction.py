@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,10 +44,11 @@ _REPEATED = 3
 class CompactTask(FileTask):
     """One file, and one record, for each segment that has rows.
 
-    The files of a segment are neighbours in a bin; the record has the segment's number. `read_ahead`: decode in a
-    second thread, if cores are idle.
+    The files of a segment are neighbours in a bin; the record has the segment's number. `rows`: as of FileScan.
+    `read_ahead`: decode in a second thread, if cores are idle.
     """
 
+    rows: Literal["all", "others"] = "all"
     read_ahead: bool = False
 
     @without_values
@@ -66,10 +67,14 @@ class CompactTask(FileTask):
             raise
 
     def _rows(self, files: Sequence[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that no deletion vector deletes, with the columns of the output."""
+        """Yield the rows of the scan, with the columns of the output."""
         schema = output.schema
         scan = FileScan(
-            bins=self.bins, schema=output.table_schema, with_address=self.layout.row_ids is not None, reads_all=True
+            bins=self.bins,
+            schema=output.table_schema,
+            rows=self.rows,
+            with_address=self.layout.row_ids is not None,
+            reads_all=True,
         )
         with open_data_file(files[0].file) as parquet:
             output.follow(main_codec(parquet), files[0].file.name)

@@ -25,7 +25,7 @@ from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
 from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN, without_violations
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import FileFields, physical_field
-from airflow_txlog.datafiles.parquet.reading import corrupt_column
+from airflow_txlog.datafiles.parquet.reading import SMALL_BYTES, corrupt_column
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
     copy_options,
@@ -55,6 +55,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 )
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.storage import Store
+from airflow_txlog.storage.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +281,23 @@ class ImageTask(CopyTask):
         self, number: int, attempt: str, store: Store, images_of: MakeImages, writer: PartitionedWriter
     ) -> Iterator[pa.RecordBatch]:
         """Write the images of the bin's files; yield records of copies."""
+        scan, are_small = self._scan, functools.partial(self._is_small, writer.store.limits)
+        for is_small, files in itertools.groupby(self.bins.files(number, store), are_small):
+            if is_small:
+                self._write(images_of, writer, None, scan.rows_of_files, files)
+            else:
+                yield from self._write_each(files, attempt, images_of, writer)
+
+    def _is_small(self, limits: Limits, planned: PlannedFile) -> bool:
+        """Return whether only the images of a file are written, and many such files may be read together."""
+        is_small = 0 < (planned.file.size_bytes or 0) <= min(SMALL_BYTES, limits.changed_in_place_bytes - 1)
+        return is_small and not planned.is_copied and self.layout.row_ids is None
+
+    def _write_each(
+        self, files: Iterator[PlannedFile], attempt: str, images_of: MakeImages, writer: PartitionedWriter
+    ) -> Iterator[pa.RecordBatch]:
         scan = self._scan
-        for planned in self.bins.files(number, store):
+        for planned in files:
             in_place = self._in_place
             changed = None if in_place is None else in_place.changed(planned, images_of, attempt, writer.store)
             if changed is not None:
@@ -316,7 +332,7 @@ class ImageTask(CopyTask):
         self,
         images_of: MakeImages,
         writer: PartitionedWriter,
-        planned: PlannedFile,
+        planned: PlannedFile | None,
         rows_of: Callable[..., Iterator[pa.RecordBatch]],
         *of: Any,
     ) -> None:
@@ -325,9 +341,9 @@ class ImageTask(CopyTask):
         for image in images if self.change_type is None else of_type(self.change_type, images):
             writer.write(image)
 
-    def _with_ids(self, planned: PlannedFile, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with their ids, if rows keep them."""
-        if self.layout.row_ids is None:
+    def _with_ids(self, planned: PlannedFile | None, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a file with their ids, if rows keep them."""
+        if self.layout.row_ids is None or planned is None:
             return rows
         numbered = self.layout.row_ids.of_changed(planned.constants, _ordinals(rows), rows)
         has_addresses = isinstance(self.values, SentColumns) or self.values.source is not None

@@ -31,7 +31,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     named_rows,
     unpack,
 )
-from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows
+from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows, kept_by_both
 from airflow_txlog.datafiles.failures import TaskFailed, text_of
 from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
@@ -96,14 +96,15 @@ class FileScan:
 
     The columns are those of `schema` and then, if requested, the row's address (int64), the row id (int64) and the
     clause (int32) that the plan has for each position, and the file's segment (int32). `rows` are all rows that no
-    deletion vector deletes, or ("only") those at the plan's positions, which are all rows of a file without positions.
-    An address counts deleted rows too. Rows keep the order of the bin's files and of each file. If all rows are read,
-    `row_filter` drops some of them; it reads columns of `schema`. `reads_all`: the schema has all columns of the files.
+    deletion vector deletes, or ("only") those at the plan's positions, which are all rows of a file without positions,
+    or ("others") all rows that are not at them. An address counts deleted rows too. Rows keep the order of the bin's
+    files and of each file. `row_filter` drops some of all rows; it reads columns of `schema`. `reads_all`: the schema
+    has all columns of the files.
     """
 
     bins: Bins
     schema: pa.Schema
-    rows: Literal["all", "only"] = "all"
+    rows: Literal["all", "only", "others"] = "all"
     with_address: bool = False
     with_row_id: bool = False
     with_clause: bool = False
@@ -129,11 +130,13 @@ class FileScan:
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file of the plan. Raises TxlogError."""
         in_file = [field for field in self.schema if field.name not in planned.constants]
-        asked = None if self.rows == "all" or planned.positions is None else unpack(planned.positions)
+        asked = unpack(planned.positions) if self.rows == "only" and planned.positions is not None else None
         if asked is not None and not in_file:
             # Only the addresses of rows are wanted, and those are known without the file.
             for first, positions in asked.parts():
-                rows, numbers = _rows_without_columns(len(positions)), addresses_of(planned.index, positions)
+                # Arrow counts rows by a column, so there is one, under a name that no table column has.
+                rows = pa.RecordBatch.from_arrays([pa.nulls(len(positions))], names=[RESERVED_PREFIX])
+                numbers = addresses_of(planned.index, positions)
                 yield self._output(planned, rows, numbers, (first, first + len(positions)))
             return
         with open_data_file(planned.file, reads_all=self.reads_all, is_read_again=self.is_read_again) as parquet:
@@ -147,7 +150,7 @@ class FileScan:
 
     def rows_of_files(self, files: Iterable[PlannedFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files of the plan, small neighbours of one partition together. Raises TxlogError."""
-        if not self.joins_files or self.rows == "only" or self.with_row_id or self.with_clause or self.with_segment:
+        if not self.joins_files or self.with_row_id or self.with_clause:
             yield from itertools.chain.from_iterable(map(self.rows_of, files))
             return
         for run in in_runs(files, self.schema, reads_all=self.reads_all, is_read_again=self.is_read_again):
@@ -164,7 +167,7 @@ class FileScan:
     def _of_run(self, run: Run, rows: pa.RecordBatch) -> pa.RecordBatch:
         indexes = [planned.index for planned in run.files]
         numbers = addresses_in_files(indexes, run.counts) if self.with_address else None
-        return self._output(run.files[0], rows, numbers, None)
+        return self._output(run.files[0], rows, numbers, None, run.wanted(self.rows))
 
     def rows_in(
         self, planned: PlannedFile, parquet: OpenParquet, asked: RowPositions | None = None
@@ -185,10 +188,12 @@ class FileScan:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of these batches of a file of `num_rows` rows, each with the position of its first."""
         deleted = deleted_rows(planned.deleted, planned.file.name, num_rows)
+        leaving = unpack(planned.positions if self.rows == "others" else None)
         for start, batch in batches:
             # Rows are numbered as in the file, before they are filtered (soundness A19).
             numbers = addresses(planned.index, start, batch.num_rows) if self.with_address else None
             keep = None if deleted is None else deleted.keep(start, batch.num_rows)
+            keep = kept_by_both(keep, leaving.keep(start, batch.num_rows))
             yield from self._filtered(self._output(planned, batch, numbers, None, keep))
 
     def _groups(self, planned: PlannedFile, parquet: OpenParquet) -> Sequence[int]:
@@ -409,11 +414,6 @@ def _numbered(batches: Iterator[pa.RecordBatch], part: int | None = None) -> Ite
 def _groups_with_positions(asked: RowPositions, parquet: Any, groups: Sequence[int]) -> list[int]:
     starts = row_group_starts(parquet)
     return [group for group in groups if asked.num_before(starts[group]) < asked.num_before(starts[group + 1])]
-
-
-def _rows_without_columns(count: int) -> pa.RecordBatch:
-    # Arrow counts rows by a column, so there is one, under a name that no table column has.
-    return pa.RecordBatch.from_arrays([pa.nulls(count)], names=[RESERVED_PREFIX])
 
 
 def _chosen(values: pa.Array | None, kind: pa.DataType, chosen: tuple[int, int]) -> pa.Array:

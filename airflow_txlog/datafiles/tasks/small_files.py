@@ -11,11 +11,12 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.decoded_sizes import BATCH_BYTES, OpenParquet, without_views
 from airflow_txlog.datafiles.parquet.footer_forms import FooterForm, FormFooter
@@ -53,6 +54,25 @@ class Run:
     files: list[PlannedFile]
     counts: list[int] = dataclasses.field(default_factory=list)
     rows: pa.RecordBatch | None = None
+
+    def wanted(self, rows: Literal["all", "only", "others"]) -> pa.BooleanArray | None:
+        """Return which rows are wanted (see `FileScan`); None for all.
+
+        Raises CorruptDeletionVector for a position behind the last row of its file.
+        """
+        if rows == "all":
+            return None
+        at, other = (1, b"\0") if rows == "only" else (0, b"\1")
+        flags = bytearray()
+        for planned, count in zip(self.files, self.counts, strict=True):
+            has_all = planned.positions is None
+            flags_of_file = bytearray(b"\1" if has_all else other) * count
+            positions = unpack(planned.positions)
+            positions.check_inside(count)
+            for position in positions.positions().to_pylist():
+                flags_of_file[position] = at
+            flags += flags_of_file
+        return pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)]).cast(pa.bool_())
 
 
 def in_runs(
@@ -114,7 +134,8 @@ def _is_full(
     is_alike = last[1].schema.equals(found.schema, check_metadata=True)
     # A partition that two writers spell in two ways is two to an OPTIMIZE.
     is_spelled_alike = last[0].partition_values == planned.partition_values
-    return is_large or not (is_alike and is_spelled_alike) or last[0].constants != planned.constants
+    is_of_segment = last[0].segment == planned.segment
+    return is_large or not (is_alike and is_spelled_alike and is_of_segment) or last[0].constants != planned.constants
 
 
 def _joined(waiting: Sequence[tuple[PlannedFile, pa.Table]]) -> Run:

@@ -19,6 +19,7 @@ from airflow_txlog.datafiles.parquet.judging import FAILED_COLUMN, Expected, Jud
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, INSERT, StagedFile
+from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.datafiles.tasks.copies import CopyTask, ImageTask, leaving_task, of_type
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.row_values import NewImages
@@ -34,7 +35,7 @@ from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import Path, bare_columns
 from airflow_txlog.errors import SchemaMismatch, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bin_number, bins_for, run_here
+from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bin_number, bins_by_segment, bins_for, run_here
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.sql.expectations import expectations_of
 from airflow_txlog.storage import Store, StoreReference
@@ -216,17 +217,21 @@ def stage(
     new: Sequence[tuple[NewRows, str | None]],
     *,
     copies: FilePlan | None = None,
+    joint: FilePlan | None = None,
     leaving: FilePlan | None = None,
     updates: frozenset[int] = frozenset(),
 ) -> Staged:
     """Stage `new` rows, each with its change type, and copies of planned files without their positions, all at once.
 
+    The files of a segment of `joint` are copied into one, as a compaction does it.
     Change rows are written of the rows at the positions of `leaving`; the clauses `updates` update a row.
     Raises the first error of a task, after deleting the staged files.
     """
     work = Work(layout=layout)
     if copies is not None and copies.num_files:
         work.tasks.append(CopyTask(bins=bins_for(context, copies, in_pieces=True), layout=layout))
+    if joint is not None and joint.num_files:
+        work.tasks.append(CompactTask(bins=bins_by_segment(context, joint)[0], layout=layout, rows="others"))
     if leaving is not None and leaving.num_files:
         work.tasks.append(leaving_task(bins_for(context, leaving, in_pieces=True), layout, updates))
     for rows, change_type in new:

@@ -10,16 +10,20 @@ delta-spark, DeleteCommand, UpdateCommand, MergeIntoCommand.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.judging import Judged, together
+from airflow_txlog.datafiles.parquet.reading import SMALL_BYTES
+from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, StagedFile
+from airflow_txlog.engine.table.schema.features import writer_features
 from airflow_txlog.engine.table.snapshot.files import file_keys
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
@@ -53,6 +57,7 @@ class _LeavingRows:
 class _Missing:
     """The work that no segment in memory holds: plan rows to copy, groups of plan rows with new images, buckets.
 
+    Each of the groups `joint` is copied into one file.
     With change files, `leaving` has all rows that leave their files, and `changes` the groups of its files without
     change rows.
     """
@@ -62,10 +67,11 @@ class _Missing:
     inserts: Mapping[int, str]
     leaving: _LeavingRows | None
     changes: list[list[int]]
+    joint: list[list[int]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.copies or self.images or self.inserts or self.changes)
+        return not (self.copies or self.joint or self.images or self.inserts or self.changes)
 
     @property
     def first_image(self) -> int:
@@ -76,6 +82,11 @@ class _Missing:
     def first_change(self) -> int:
         """The segment of the first group of change rows."""
         return self.first_image + len(self.images)
+
+    @property
+    def first_joint(self) -> int:
+        """The segment of the first group that is copied into one file."""
+        return self.first_change + len(self.changes)
 
 
 def without_change_rows(fingerprint: str) -> str:
@@ -173,8 +184,12 @@ class _Staging(Generic[P]):
         changed = _inputs(memory.keep(CHANGES, () if leaving is None else leaving.keys))
         changes = [] if leaving is None else [row for row, key in enumerate(leaving.keys) if key not in changed]
         new_images = [row for row in sorted(found.updated.positions) if keys[row] not in imaged]
+        alone = [row for row in copies if keys[row] not in copied]
+        joint = self._joint(alone)
+        are_joint = frozenset(itertools.chain.from_iterable(joint))
         return _Missing(
-            copies=[row for row in copies if keys[row] not in copied],
+            copies=[row for row in alone if row not in are_joint],
+            joint=joint,
             images=self._grouped(prepared.candidates, new_images),
             inserts={bucket: fingerprint for bucket, fingerprint in wanted.items() if fingerprint not in inserted},
             leaving=leaving,
@@ -225,16 +240,31 @@ class _Staging(Generic[P]):
         plan = replace(found.plan, table=pa.concat_tables(tables))
         return _LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
 
-    def _grouped(self, files: pa.Table, rows: Sequence[int]) -> list[list[int]]:
+    def _joint(self, copies: Sequence[int]) -> list[list[int]]:
+        """Return groups of tiny files (plan rows) that are better copied into one file each; none if they are few."""
+        context, limits = self._context, self._context.limits
+        # Rows of a copy have ids that a joined file would lose.
+        keeps_files = "rowTracking" in writer_features(self._prepared.snapshot.protocol) or context.is_dry_run
+        target_bytes = self._prepared.snapshot.table_properties.target_file_bytes or TARGET_BYTES_DEFAULT
+        most = min(limits.copied_together, target_bytes // SMALL_BYTES)
+        if keeps_files or most < 2:
+            return []
+        sizes = self._found.plan.table.column("size_bytes")
+        tiny = [row for row in copies if 0 < (sizes[row].as_py() or 0) <= SMALL_BYTES]
+        groups = self._grouped(self._prepared.candidates, tiny, most)
+        return groups if len(tiny) - len(groups) >= limits.joined_files_fewer else []
+
+    def _grouped(self, files: pa.Table, rows: Sequence[int], most_files: int | None = None) -> list[list[int]]:
         """Return groups of files (numbers of rows of `files`) for one segment each.
 
-        A group has one partition and few files, and there is at least one group for each task.
+        A group has one partition and few files, by default as many as images, and there is at least one group for each
+        task.
         """
         if not rows:
             return []
         # As many groups for each task, because a segment is the work of one.
         parallelism = self._context.parallelism
-        turns = -(-len(rows) // (self._context.limits.segment_files * parallelism))
+        turns = -(-len(rows) // ((most_files or self._context.limits.segment_files) * parallelism))
         most = -(-len(rows) // (turns * parallelism))
         partitions = self._prepared.scope.partitions.tuples_of(files.take(pa.array(rows, pa.int64())))
         groups: dict[tuple[str | None, ...], list[list[int]]] = {}
@@ -249,17 +279,22 @@ class _Staging(Generic[P]):
         context, found = self._context, self._found
         new, copied = self._new_rows(missing)
         copies = [row for row in missing.copies if row not in copied]
+        segment_of = _numbered(missing.joint, missing.first_joint)
+        joint = found.removed.plan(found.plan, segment_of).with_column("segment", _values_by_key(segment_of))
         staged = stage(
             context,
             with_ids(layout_of(context, self._prepared.snapshot), self._row_ids),
             new,
             copies=self._with_base_ids(found.removed.plan(found.plan, copies)) if copies else None,
+            joint=joint,
             leaving=_leaving_plan(missing),
             updates=self._prepared.updates,
         )
         try:
-            self._prepared.scope.check_inside(file for file in staged.files if file.source is None)
+            new_files = [f for f in staged.files if f.source is None and (f.segment or 0) < missing.first_joint]
+            self._prepared.scope.check_inside(new_files)
             self._check_images(missing, staged.files)
+            _check_joint(joint, staged.files)
         except BaseException:
             unstage(context.store, staged.files)
             raise
@@ -325,6 +360,7 @@ class _Staging(Generic[P]):
             else:
                 new.setdefault(file.segment or 0, []).append(file)
         leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
+        joint = enumerate(missing.joint, missing.first_joint)
         groups = (
             *((COPY, self._carries, self._keys, [row], files, None) for row, files in copies.items()),
             *((IMAGES, self._in_place, self._keys, [row], [file], None) for row, file in in_place.items()),
@@ -339,6 +375,7 @@ class _Staging(Generic[P]):
                 )
                 for number, group in enumerate(missing.images, missing.first_image)
             ),
+            *((COPY, self._carries, self._keys, group, new.get(n, ()), None) for n, group in joint),
             *(
                 (CHANGES, "", leaving, group, new.get(number, ()), None)
                 for number, group in enumerate(missing.changes, missing.first_change)
@@ -383,6 +420,23 @@ def _leaving_plan(missing: _Missing) -> FilePlan | None:
     segment_of = _numbered(missing.changes, missing.first_change)
     rows = sorted(segment_of)
     return missing.leaving.plan.take(rows).with_column("segment", [segment_of[row] for row in rows])
+
+
+def _check_joint(plan: FilePlan, staged: Sequence[StagedFile]) -> None:
+    """Raise JobError unless the files that replace those of the plan have all of their other rows."""
+    segments = plan.table.column("segment").to_pylist()
+    of_segments = set(segments)
+    counts = [count for count in plan.live_row_counts() if count is not None]
+    found = sum(file.num_records for file in staged if file.source is None and file.segment in of_segments)
+    if len(counts) == len(segments) and found != sum(counts) - plan.num_positions:
+        raise JobError(
+            f"Of {sum(counts) - plan.num_positions} rows that stay, {found} came out when tiny files were copied into "
+            "one. Nothing was committed, and what was staged is deleted. Report this as a bug."
+        )
+
+
+def _values_by_key(numbers: Mapping[int, int]) -> list[int]:
+    return [number for _, number in sorted(numbers.items())]
 
 
 def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:

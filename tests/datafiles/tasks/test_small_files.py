@@ -311,3 +311,18 @@ def test_whatever_footer_a_form_accepts_passes_the_check(number: int) -> None:
                 check_footer(pa.BufferReader(changed), parquet)
                 accepted += changed != data
     assert accepted > 30
+
+
+@pytest.mark.parametrize("rows", ["only", "others"])
+def test_rows_named_by_positions_are_those_of_the_files_alone(folder: Path, rows: str) -> None:
+    chosen = random.Random(4)
+    counts = [number % 7 for number in range(FILES)]
+    positions = [None if n % 3 == 0 else pack(sorted(chosen.sample(range(n), chosen.randint(0, n)))) for n in counts]
+    plan = plan_of(folder, positions=positions, segment=[number // 50 for number in range(FILES)])
+    assert max(joined_counts(folder, plan)) > 1
+    options = {"rows": rows, "with_segment": True}
+    found = read(folder, plan, **options)
+    assert found.equals(read(folder, plan, AloneScan, **options))
+    assert 0 < found.num_rows < sum(counts)
+    hidden = plan.set_column(plan.schema.get_field_index("deleted"), "deleted", pa.array(positions, pa.binary()))
+    assert read(folder, hidden, **options).equals(read(folder, hidden, AloneScan, **options))
