@@ -9,8 +9,10 @@ Statistics".
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -28,7 +30,9 @@ from airflow_txlog.storage.limits import STATISTICS
 ColumnPath: TypeAlias = tuple[str, ...]
 
 # Decoded statistics are dropped after this number of files, so that a million are never in memory at once.
-_FILES_AT_ONCE = 50_000
+_FILES_AT_ONCE = 32_768
+# Arrow computes outside of Python's lock, under which texts are decoded: more threads would wait for each other.
+_PARTS_AT_ONCE = 2
 _ARRAYS = ("lower", "upper", "null_count", "num_records")
 
 
@@ -90,39 +94,44 @@ def bounds(
     columns have no statistics; see `partitions`. Raises UnknownColumn for a path that the schema lacks.
     """
     members = {path: _members(schema, path) for path in column_paths}
-    asked = {path: _asked(each) for path, each in members.items()}
-    parts: dict[ColumnPath, list[ColumnBounds]] = {path: [] for path in members}
     # At least once, so that no files give empty arrays of the right types.
-    for start in range(0, max(len(files), 1), files_at_once):
-        part = files.slice(start, files_at_once)
-        texts = only_chunk(part.column("stats"))
-        distinct = {column.keys: column for column in asked.values() if column.keys}
-        read = read_statistics(texts, list(distinct.values()))
-        has_vector = only_chunk(pc.is_valid(part.column("deletion_vector")))
-        pythons = None
-        if any(column.type is Primitive.STRING for column in asked.values()):
-            # Python's writers skip row groups without bounds, as of a text longer than 4,096 bytes, and take the bounds
-            # of the others for those of the file.
-            pythons = pc.fill_null(pc.match_substring(texts, PYTHONS_SEPARATOR), False)
-        for path, column in asked.items():
-            lower = upper = pa.nulls(len(texts), arrow_type(column.type))
-            null_count = pa.nulls(len(texts), pa.int64())
-            found = read.columns.get(column.keys)
-            if found is not None and column.reader is not None:
-                lower, upper = _believed(found, members[path][-1], pythons)
-            if found is not None and len(column.keys) == 1:
-                null_count = _null_count(found.null_count, read.num_records, read.is_loose, has_vector)
-            parts[path].append(
-                ColumnBounds(
-                    lower=lower,
-                    upper=upper,
-                    null_count=null_count,
-                    num_records=read.num_records,
-                    upper_is_exclusive=column.type is Primitive.STRING,
-                    may_hold_nan=column.type in (Primitive.FLOAT, Primitive.DOUBLE),
-                )
-            )
-    return {path: ColumnBounds.joined(found) for path, found in parts.items()}
+    parts = [files.slice(start, files_at_once) for start in range(0, max(len(files), 1), files_at_once)]
+    if len(parts) == 1:
+        return _bounds(files, members)
+    with ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="txlog-statistics") as pool:
+        found = list(pool.map(_bounds, parts, repeat(members)))
+    return {path: ColumnBounds.joined([each[path] for each in found]) for path in members}
+
+
+def _bounds(files: pa.Table, members: Mapping[ColumnPath, tuple[StructField, ...]]) -> dict[ColumnPath, ColumnBounds]:
+    asked = {path: _asked(each) for path, each in members.items()}
+    texts = only_chunk(files.column("stats"))
+    distinct = {column.keys: column for column in asked.values() if column.keys}
+    read = read_statistics(texts, list(distinct.values()))
+    has_vector = only_chunk(pc.is_valid(files.column("deletion_vector")))
+    pythons = None
+    if any(column.type is Primitive.STRING for column in asked.values()):
+        # Python's writers skip row groups without bounds, as of a text longer than 4,096 bytes, and take the bounds of
+        # the others for those of the file.
+        pythons = pc.fill_null(pc.match_substring(texts, PYTHONS_SEPARATOR), False)
+    found = {}
+    for path, column in asked.items():
+        lower = upper = pa.nulls(len(texts), arrow_type(column.type))
+        null_count = pa.nulls(len(texts), pa.int64())
+        of_column = read.columns.get(column.keys)
+        if of_column is not None and column.reader is not None:
+            lower, upper = _believed(of_column, members[path][-1], pythons)
+        if of_column is not None and len(column.keys) == 1:
+            null_count = _null_count(of_column.null_count, read.num_records, read.is_loose, has_vector)
+        found[path] = ColumnBounds(
+            lower=lower,
+            upper=upper,
+            null_count=null_count,
+            num_records=read.num_records,
+            upper_is_exclusive=column.type is Primitive.STRING,
+            may_hold_nan=column.type in (Primitive.FLOAT, Primitive.DOUBLE),
+        )
+    return found
 
 
 def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:

@@ -187,16 +187,23 @@ def test_what_writers_write_is_read_together() -> None:
         ["{}{}", "{}"],
         ["{}{}", "\x00{}"],
         ['{"minValues":{"l":1}', '{"a":1}}'],
-        ['{"minValues":{"l":1},"minValues":{"l":2}}'],
-        ['{"minValues":{"l":1,"l":2}}'],
+        ['{"a":"x}', '{y"}', "{} {}"],
+        ['{"a":[{}', "{}]}", "{} {}"],
         ['{"minValues":{"l":1.0}}'],
         ['{"minValues":{"l":9223372036854775808}}'],
-        ['{"minValues":\n{"l":1}}'],
         ['{"minValues":{"l":"1"}}'],
     ],
 )
 def test_the_least_oddity_ends_the_attempt(texts: list[str | None]) -> None:
     assert parsed(texts, "l") is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"minValues":{"l":1},"minValues":{"l":2}}', '{"minValues":{"l":1,"l":2}}', '{"minValues":\n{"l":2}}']
+)
+def test_a_key_that_occurs_twice_and_a_line_break_are_read_together(text: str) -> None:
+    assert parsed([text], "l").columns[("l",)].lower.to_pylist() == [2]
+    check([text], ["l"])
 
 
 def test_text_that_is_not_utf8_ends_the_attempt() -> None:
