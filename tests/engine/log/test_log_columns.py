@@ -111,6 +111,14 @@ def test_a_large_batch_comes_back_as_it_was(start: int, count: int) -> None:
     assert packed.full().equals(batch)
 
 
+def test_a_packed_batch_holds_no_memory_beyond_its_content() -> None:
+    batch = files(20_000)
+    allocated = pa.total_allocated_bytes()
+    packed = pack(batch)
+    assert packed.packed is not None
+    assert pa.total_allocated_bytes() - allocated + packed.packed.size < batch.column("stats").nbytes / 3
+
+
 def test_a_small_batch_and_one_of_tombstones_stay_as_they_are() -> None:
     batch = files(10)
     assert pack(batch).light is batch
