@@ -92,6 +92,8 @@ class Bucket(ABC):
 
     part_bytes = 8 * 1024 * 1024
     """The size of the parts of a large file."""
+    parts_at_once = 2
+    """How many parts of one file may be sent at the same time; 1: in their order."""
     most_parts = 10_000
     """How many parts a file may have."""
     deletes_at_once = 1

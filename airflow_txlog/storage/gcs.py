@@ -207,6 +207,7 @@ class GcsBucket(RangedBucket):
     """One bucket."""
 
     deletes_at_once = 100
+    parts_at_once = 1
 
     def __init__(self, name: str, client: Connection, options: Mapping[str, Any]) -> None:
         super().__init__(f"{SCHEME}://{name}", name, client)

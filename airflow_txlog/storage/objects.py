@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import builtins
 import errno
-import io
 import logging
-import os
-from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -26,10 +23,11 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import FileInfo, NothingSent, Output, Store, check_may_read, inner_parts, side_by_side
-from airflow_txlog.storage.bucket import Bucket, Content, Listed, check_conditions
+from airflow_txlog.storage.bucket import Bucket, Listed, check_conditions
 from airflow_txlog.storage.clouds import EmptyRange, NameTaken, NotAnswered
 from airflow_txlog.storage.kept_files import KeptFiles
 from airflow_txlog.storage.limits import LOG_FILE
+from airflow_txlog.storage.object_files import RangeFile, Upload
 
 log = logging.getLogger(__name__)
 
@@ -302,148 +300,3 @@ def open_objects(uri: str, access: Access, bucket: Callable[[str], Bucket]) -> O
         return bucket(name), path.strip("/")
 
     return ObjectStore(*bucket_of(uri), access, bucket_of=bucket_of)
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-TAIL_BYTES = 64 * 1024
-"""A Parquet file's footer is nearly always in its last 64 KiB: one request for the size, the footer and small files."""
-
-Repeat = Callable[[Callable[[], Any]], Any]
-"""Sends a request again while the store does not answer."""
-
-
-class RangeFile(io.RawIOBase):
-    """A file to read by ranges. One request, made immediately, gets its size and its end.
-
-    Raises FileNotFoundError when it is made, and OSError (ESTALE) if the object is replaced while it is read.
-    """
-
-    def __init__(self, bucket: Bucket, key: str, repeat: Repeat) -> None:
-        super().__init__()
-        self._bucket, self._key, self._repeat, self._position = bucket, key, repeat, 0
-        end: Content = repeat(lambda: bucket.get_tail(key, TAIL_BYTES))
-        self._tail, self._size, self._etag = end.data, end.size_bytes, end.etag
-
-    def size(self) -> int:
-        return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._size, self._position + size)
-        start, self._position = self._position, max(end, self._position)
-        if start >= end:
-            return b""
-        tail_start = self._size - len(self._tail)
-        if start >= tail_start:
-            return self._tail[start - tail_start : end - tail_start]
-        # The tail is already in memory.
-        asked = min(end, tail_start)
-        found: Content = self._repeat(lambda: self._bucket.get(self._key, start, asked))
-        if found.etag != self._etag or len(found.data) != asked - start:
-            raise OSError(errno.ESTALE, "the object was replaced while it was read", f"{self._bucket.uri}/{self._key}")
-        return found.data + self._tail[: end - asked]
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    readall = read
-
-
-class Upload:
-    """A file being written: one put if it is small, else parts that no reader sees before the last one.
-
-    At most two parts are in memory. pyarrow writes to it; only `publish` and `discard` end it.
-    """
-
-    closed = False
-
-    def __init__(self, bucket: Bucket, key: str, repeat: Repeat, *, if_absent: bool) -> None:
-        self._bucket, self._key, self._repeat, self._if_absent = bucket, key, repeat, if_absent
-        self._buffer, self._size = bytearray(), 0
-        self._upload: Any = None
-        self._parts: list[Any] = []
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._buffer += view
-        self._size += len(view)
-        while len(self._buffer) >= 2 * self._bucket.part_bytes:
-            self._send(self._bucket.part_bytes)
-        return len(view)
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        """Do nothing: nothing is seen before it is published."""
-
-    def publish(self) -> int | None:
-        """Make the object. Returns as `Bucket.put` does. Raises NameTaken if it must be new and the name is taken."""
-        made_ms: int | None
-        try:
-            if self._upload is None:
-                data = bytes(self._buffer)
-                made_ms = self._repeat(lambda: self._bucket.put(self._key, data, if_absent=self._if_absent))
-            else:
-                self._send(len(self._buffer))
-                made_ms = self._repeat(lambda: self._bucket.complete(self._upload, self._parts))
-        except (NameTaken, FileNotFoundError):
-            # A try whose answer was lost has created it: no other file has this name, so its size proves that.
-            found = self._repeat(lambda: self._bucket.head(self._key))
-            if found is None or found.size_bytes != self._size or not self._is_ours():
-                raise
-            made_ms = found.modified_ms
-        self._upload = None
-        return made_ms
-
-    def discard(self) -> None:
-        """Drop what was sent, which no reader has seen.
-
-        Tries once and never raises: the caller must see the error that led here, and VACUUM drops the rest.
-        """
-        upload, self._upload = self._upload, None
-        if upload is not None:
-            with suppress(OSError):
-                self._bucket.abort(upload)
-
-    def drop(self) -> None:
-        """Discard on another thread: the collector may run on one that holds a lock of the client."""
-        if self._upload is not None:
-            start_new_thread(self.discard, ())
-
-    def _send(self, size: int) -> None:
-        number, data = len(self._parts) + 1, bytes(self._buffer[:size])
-        where = f"{self._bucket.uri}/{self._key}"
-        if number > self._bucket.most_parts:
-            most_mib = self._bucket.most_parts * self._bucket.part_bytes >> 20
-            raise OSError(errno.EFBIG, f"a file of more than {most_mib} MiB cannot be written here", where)
-        if self._upload is None:
-            start = self._bucket.start_upload
-            try:
-                self._upload = self._repeat(lambda: start(self._key, if_absent=self._if_absent))
-            except NameTaken as error:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from error
-        self._parts.append(self._repeat(lambda: self._bucket.put_part(self._upload, number, data)))
-        del self._buffer[:size]
-
-    def _is_ours(self) -> bool:
-        if self._upload is not None:
-            return True
-        content = self._repeat(lambda: self._bucket.get(self._key))
-        return bool(content.data == self._buffer)

@@ -33,7 +33,8 @@ from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
 from airflow_txlog.locations import split, store_kind
 from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, gcs, open_store
 from airflow_txlog.storage.clouds import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
-from airflow_txlog.storage.objects import ObjectStore, Upload
+from airflow_txlog.storage.object_files import Upload
+from airflow_txlog.storage.objects import ObjectStore
 from tests.helpers import azure
 from tests.helpers.files import plan_of_files
 from tests.helpers.rows import append

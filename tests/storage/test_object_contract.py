@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import queue
@@ -143,6 +144,46 @@ def test_a_large_file_that_is_dropped_is_given_up_and_not_by_the_thread_that_dro
     assert given_up_by.get(timeout=60) != threading.get_ident()
     assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
     assert names(object_store) == []
+
+
+def test_a_part_is_sent_while_the_next_one_is_written(object_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(object_store, ObjectStore)
+    bucket, is_written = object_store._bucket, threading.Event()
+    put_part = bucket.put_part
+
+    def put_once_the_next_is_written(upload: Any, number: int, data: bytes) -> Any:
+        assert is_written.wait(60)
+        return put_part(upload, number, data)
+
+    monkeypatch.setattr(bucket, "put_part", put_once_the_next_is_written)
+    content = bytes_of(1, 2 * bucket.part_bytes + 5)
+    with object_store.open_new("x") as file:
+        file.write(content[: 2 * bucket.part_bytes])
+        is_written.set()
+        file.write(content[2 * bucket.part_bytes :])
+    assert object_store.read("x") == content
+
+
+def test_a_part_that_cannot_be_sent_fails_the_file_and_leaves_nothing(
+    object_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(object_store, ObjectStore)
+    bucket = object_store._bucket
+    put_part = bucket.put_part
+
+    def refuse_the_second(upload: Any, number: int, data: bytes) -> Any:
+        if number == 2:
+            raise PermissionError(errno.EACCES, "refused", "x")
+        return put_part(upload, number, data)
+
+    monkeypatch.setattr(bucket, "put_part", refuse_the_second)
+    file = object_store.open_new("x")
+    # It is seen where the file is written on, and at the latest where it is closed.
+    file.write(bytes(2 * bucket.part_bytes + 1))
+    with pytest.raises(PermissionError, match="refused"):
+        file.close()
+    assert names(object_store) == []
+    assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
 
 
 def test_a_file_is_read_by_ranges(store: Store) -> None:

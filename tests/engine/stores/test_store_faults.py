@@ -19,7 +19,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, TxlogError
-from airflow_txlog.storage import Access, bucket, objects, open_store
+from airflow_txlog.storage import Access, bucket, object_files, open_store
 from tests.conftest import REPORTED
 from tests.helpers import s3
 from tests.helpers.fault_proxy import FAULTS, FaultProxy
@@ -41,7 +41,7 @@ def proxy() -> Iterator[FaultProxy]:
 @pytest.fixture(autouse=True)
 def _small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of a few kilobytes are read as large ones are: the end first, then what is wanted before it."""
-    monkeypatch.setattr(objects, "TAIL_BYTES", 1024)
+    monkeypatch.setattr(object_files, "TAIL_BYTES", 1024)
 
 
 def through(proxy: FaultProxy, uri: str) -> Table:

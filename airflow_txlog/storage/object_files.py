@@ -1,0 +1,206 @@
+"""Files of an object store: one that is read by ranges, and one that is being written.
+
+A file that is written becomes visible as a whole, by its last request, or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from airflow_txlog.storage.bucket import Bucket, Content
+from airflow_txlog.storage.clouds import NameTaken
+
+TAIL_BYTES = 64 * 1024
+"""A Parquet file's footer is nearly always in its last 64 KiB: one request for the size, the footer and small files."""
+
+Repeat = Callable[[Callable[[], Any]], Any]
+"""Sends a request again while the store does not answer."""
+
+
+class RangeFile(io.RawIOBase):
+    """A file to read by ranges. One request, made immediately, gets its size and its end.
+
+    Raises FileNotFoundError when it is made, and OSError (ESTALE) if the object is replaced while it is read.
+    """
+
+    def __init__(self, bucket: Bucket, key: str, repeat: Repeat) -> None:
+        super().__init__()
+        self._bucket, self._key, self._repeat, self._position = bucket, key, repeat, 0
+        end: Content = repeat(lambda: bucket.get_tail(key, TAIL_BYTES))
+        self._tail, self._size, self._etag = end.data, end.size_bytes, end.etag
+
+    def size(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._size, self._position + size)
+        start, self._position = self._position, max(end, self._position)
+        if start >= end:
+            return b""
+        tail_start = self._size - len(self._tail)
+        if start >= tail_start:
+            return self._tail[start - tail_start : end - tail_start]
+        # The tail is already in memory.
+        asked = min(end, tail_start)
+        found: Content = self._repeat(lambda: self._bucket.get(self._key, start, asked))
+        if found.etag != self._etag or len(found.data) != asked - start:
+            raise OSError(errno.ESTALE, "the object was replaced while it was read", f"{self._bucket.uri}/{self._key}")
+        return found.data + self._tail[: end - asked]
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    readall = read
+
+
+class Upload:
+    """A file being written: one put if it is small, else parts that no reader sees before the last one.
+
+    Threads send the parts while the next ones are written. At most `Bucket.parts_at_once` parts are being sent, and two
+    more are in memory. pyarrow writes to it; only `publish` and `discard` end it.
+    """
+
+    closed = False
+
+    def __init__(self, bucket: Bucket, key: str, repeat: Repeat, *, if_absent: bool) -> None:
+        self._bucket, self._key, self._repeat, self._if_absent = bucket, key, repeat, if_absent
+        self._whole: list[bytes] = []
+        """Complete parts that are not being sent yet: at most one, unless a thread is idle."""
+        self._rest, self._size = io.BytesIO(), 0
+        self._upload: Any = None
+        self._parts: list[Future[Any]] = []
+        self._under_way: deque[Future[Any]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_discarded = False
+
+    def write(self, data: Any) -> int:
+        """Append bytes. Raises the error of an earlier part, and FileExistsError as `Store.open_new` does."""
+        view = memoryview(data).cast("B")
+        self._size += len(view)
+        start = 0
+        while start < len(view):
+            end = start + self._bucket.part_bytes - self._rest.tell()
+            self._rest.write(view[start:end])
+            start = end
+            if self._rest.tell() == self._bucket.part_bytes:
+                # `getvalue` of a buffer that is not written to again copies nothing.
+                self._whole.append(self._rest.getvalue())
+                self._rest = io.BytesIO()
+                # The second one shows that the file is large.
+                while len(self._whole) > 1 or (self._whole and self._upload is not None and self._has_idle_thread()):
+                    self._send(self._whole.pop(0))
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Do nothing: nothing is seen before it is published."""
+
+    def publish(self) -> int | None:
+        """Make the object. Returns as `Bucket.put` does. Raises NameTaken if it must be new and the name is taken."""
+        made_ms: int | None
+        data = None if self._upload is not None else b"".join([*self._whole, self._rest.getvalue()])
+        try:
+            if data is None:
+                made_ms = self._complete()
+            else:
+                made_ms = self._repeat(lambda: self._bucket.put(self._key, data, if_absent=self._if_absent))
+        except (NameTaken, FileNotFoundError):
+            # A try whose answer was lost has created it: no other file has this name, so its size proves that.
+            found = self._repeat(lambda: self._bucket.head(self._key))
+            if found is None or found.size_bytes != self._size:
+                raise
+            if data is not None and self._repeat(lambda: self._bucket.get(self._key)).data != data:
+                raise
+            made_ms = found.modified_ms
+        self._upload = None
+        self._end_threads(wait=False)
+        return made_ms
+
+    def discard(self) -> None:
+        """Drop what was sent, which no reader has seen.
+
+        Tries once and never raises: the caller must see the error that led here, and VACUUM drops the rest.
+        """
+        self._is_discarded = True
+        # The service would keep a part that arrives after the others were dropped.
+        self._end_threads(wait=True)
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            with suppress(OSError):
+                self._bucket.abort(upload)
+
+    def drop(self) -> None:
+        """Discard on another thread: the collector may run on one that holds a lock of the client."""
+        if self._upload is not None:
+            start_new_thread(self.discard, ())
+
+    def _send(self, data: bytes) -> None:
+        """Let a thread send a part; wait while too many are being sent."""
+        number = len(self._parts) + 1
+        where = f"{self._bucket.uri}/{self._key}"
+        if number > self._bucket.most_parts:
+            most_mib = self._bucket.most_parts * self._bucket.part_bytes >> 20
+            raise OSError(errno.EFBIG, f"a file of more than {most_mib} MiB cannot be written here", where)
+        if self._upload is None:
+            start = self._bucket.start_upload
+            try:
+                self._upload = self._repeat(lambda: start(self._key, if_absent=self._if_absent))
+            except NameTaken as error:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from error
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._bucket.parts_at_once, thread_name_prefix="txlog-upload")
+        while not self._has_idle_thread():
+            self._under_way.popleft().result()
+        upload = self._upload
+
+        def put() -> Any:
+            if self._is_discarded:
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED), where)
+            return self._bucket.put_part(upload, number, data)
+
+        sent = self._pool.submit(self._repeat, put)
+        self._parts.append(sent)
+        self._under_way.append(sent)
+
+    def _has_idle_thread(self) -> bool:
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft().result()
+        return len(self._under_way) < self._bucket.parts_at_once
+
+    def _complete(self) -> int | None:
+        for data in filter(None, [*self._whole, self._rest.getvalue()]):
+            self._send(data)
+        parts = [each.result() for each in self._parts]
+        made_ms: int | None = self._repeat(lambda: self._bucket.complete(self._upload, parts))
+        return made_ms
+
+    def _end_threads(self, *, wait: bool) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=wait, cancel_futures=True)
