@@ -39,6 +39,7 @@ from airflow_txlog.jobs.files.stage import load
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
 from airflow_txlog.jobs.source.footers import NotSpark, notes_in
 from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan
+from airflow_txlog.jobs.source.headers import check_headers_on_disk, has_checked_header, names_in_files
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_store, find_files, is_listed_here
 from airflow_txlog.jobs.source.materialized import (
@@ -234,9 +235,20 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     check_types(frame, argument)
     _ = frame.schema
     check_view(context.spark, frame, view.paths, context.root, argument)
+    if has_checked_header(view) and not _has_header(context, view, frame) and columns is not None:
+        # Its workers find the headers.
+        frame = reader.option("enforceSchema", "false").load(list(view.paths))
     scan = partial(_scan_of, context, view, frame, known) if is_plain else lambda: None
     size = _size_of(frame) if is_classic(context.spark) else {}
     return Source(frame=frame, reads_target=False, size=size, scan=scan)
+
+
+def _has_header(context: JobContext, view: FileView, frame: DataFrame) -> bool:
+    """Return whether the headers of the files were found and compared. Raises SchemaMismatch."""
+    if not names_this_disk(context.spark):
+        return False
+    names = None if view.schema is None else names_in_files(view, frame.schema.names)
+    return check_headers_on_disk(view, frame.inputFiles(), names)
 
 
 def _scan_of(

@@ -48,7 +48,7 @@ _ODD_IN_GLOB = frozenset("\\{}[]")
 
 # Options by lower-case name. The listing honours those that select files, Spark's parsers the others.
 LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
-_NOT_HONOURED = """columnpruning datetimerebasemode enforceschema ignorecorruptfiles ignoreinvalidpartitionpaths
+_NOT_HONOURED = """columnpruning datetimerebasemode ignorecorruptfiles ignoreinvalidpartitionpaths
     ignoremissingfiles int96rebasemode mergeschema modifiedafter modifiedbefore samplingratio singlevariantcolumn
     timeformat useunsaferow"""
 # Options that change nothing here if they have these values.
@@ -56,7 +56,6 @@ WITHOUT_EFFECT = {
     "mergeschema": ("false",),
     "ignorecorruptfiles": ("false",),
     "ignoremissingfiles": ("false",),
-    "enforceschema": ("true",),
     "samplingratio": ("1", "1.0"),
     "datetimerebasemode": ("exception", "corrected"),
     "int96rebasemode": ("exception", "corrected"),

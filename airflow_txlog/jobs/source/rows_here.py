@@ -36,6 +36,7 @@ from airflow_txlog.errors import SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
+from airflow_txlog.jobs.source.headers import CORRUPT_RECORD, check_headers, has_checked_header
 from airflow_txlog.jobs.source.listing import LOOKUP_OPTIONS, OnlySpark, SourceFiles, find_files, options_of
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
 from airflow_txlog.jobs.source.view_rows import rows_of_view
@@ -171,7 +172,10 @@ def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpar
     make_scan = partial(
         CsvScan, columns=to_arrow(view.columns), text=view.text, csv=view.csv, most_weights=most_weights
     )
-    return _planned(found, view.columns, view.costs, make_scan, in_pieces=False)
+    rows = _planned(found, view.columns, view.costs, make_scan, in_pieces=False)
+    if isinstance(rows, RowsHere) and has_checked_header(found.view):
+        check_headers(found.view, list(found.sizes), found.store.open_input, view.columns.names)
+    return rows
 
 
 def _planned(
@@ -205,7 +209,7 @@ _VALUES = {
     "header": "true|false",
     "inferschema": "true|false",
     "multiline": "false",
-    "enforceschema": "true",
+    "enforceschema": "true|false",
     "mode": "permissive|dropmalformed|failfast",
     "quote": '"',
     "escape": r"\\",
@@ -215,7 +219,6 @@ _SEPARATORS = ("sep", "delimiter")
 _ENCODINGS = ("encoding", "charset")
 # Settings that change the reading of CSV.
 _SETTINGS = ("spark.sql.csv.", "spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
-_CORRUPT_RECORD = "_corrupt_record"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +235,7 @@ class CsvView:
 def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
     """Return how this process reads CSV files, or why only Spark does."""
     columns = columns_of_ddl(found.view.schema or "")
-    if columns is None or columns.find(_CORRUPT_RECORD) is not None:
+    if columns is None or columns.find(CORRUPT_RECORD) is not None:
         return OnlySpark("the schema of the source has more than names and plain types")
     if any(name.startswith(_SETTINGS) for name in context.spec.spark_conf):
         return OnlySpark("a setting of the job may change how CSV is read")

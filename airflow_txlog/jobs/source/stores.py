@@ -45,6 +45,7 @@ from airflow_txlog.jobs.source.columns import (
     padded_columns,
 )
 from airflow_txlog.jobs.source.footers import orc_schema
+from airflow_txlog.jobs.source.headers import check_headers, has_checked_header, names_in_files
 from airflow_txlog.jobs.source.listing import (
     LOOKUP_OPTIONS,
     WITHOUT_EFFECT,
@@ -225,6 +226,9 @@ class _Read:
         in_files = schema
         if self._given is not None:
             in_files = StructType([field for field, folder in columns if folder is None])
+        if has_checked_header(self._view):
+            expected = None if self._given is None else names_in_files(self._view, in_files.names)
+            check_headers(self._view, [file.path for file in files], self._found.store.open_input, expected)
         frames = []
         for values, members in (by_values or {(): []}).items():
             rows = self._parsed(self._reader(header="false").schema(in_files), self._lines(members, text))
@@ -237,7 +241,7 @@ class _Read:
         return reduce(DataFrame.union, frames)
 
     def _reader(self, **more: str) -> DataFrameReader:
-        left_out = LOOKUP_OPTIONS | {"encoding", "charset", "multiline", *WITHOUT_EFFECT, *more}
+        left_out = LOOKUP_OPTIONS | {"encoding", "charset", "multiline", "enforceschema", *WITHOUT_EFFECT, *more}
         own = {name: value for name, value in self._options.items() if name not in left_out}
         return self._context.spark.read.options(**own, **(more if self._view.format == "csv" else {}))
 

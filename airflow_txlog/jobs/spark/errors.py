@@ -25,6 +25,7 @@ from airflow_txlog.errors import (
     JobError,
     JobLost,
     OutOfMemory,
+    SchemaMismatch,
     TxlogError,
 )
 from airflow_txlog.jobs.spark.causes import Cause, causes_of, describe
@@ -43,6 +44,7 @@ _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re
 # SQLSTATE classes that blame the data: cardinality ("more than one row"), data exception (a cast that fails, a division
 # by zero, a value that overflows), integrity (a map key twice), an error that the SQL itself raises.
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
+_OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
 _OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 # Conditions of Spark Connect: cancelled, or for a session that was released or that a new server does not know.
 _ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
@@ -128,6 +130,14 @@ def translate(error: Exception, what: str) -> TxlogError:
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
         return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
+    if any(cause.condition == _OTHER_HEADER for cause in causes):
+        path = next((cause.facts["path"] for cause in causes if "path" in cause.facts), "of the source")
+        return SchemaMismatch(
+            f"The header of the source's file {path} does not have the names of the schema's columns, in their order. "
+            "Nothing was committed. Write the schema in the order of the file, or set the option enforceSchema=true to "
+            "take the columns by position, whatever the header says.",
+            file=path,
+        )
     mismatch = next((cause.facts for cause in causes if cause.condition == _OTHER_TYPE), None)
     if mismatch is not None:
         return InvalidInput(f"Cannot {what}: {_mismatch(mismatch)}. Nothing was committed.")

@@ -106,7 +106,7 @@ CSV: dict[str, Case] = {
     ),
     "files with other headers": (
         {"a.csv": b"a,b\n1,2\n3,4\n", "b.csv": b"b,a\n5,6\n"},
-        {"options": {"header": "true"}, "path": ""},
+        {"options": {"header": "true", "enforceSchema": "true"}, "path": ""},
     ),
     "an empty file beside": ({"a.csv": TWO_ROWS, "b.csv": b""}, {"options": {"header": "true"}, "path": ""}),
     "a header alone": ({"a.csv": b"a,b\n"}, {"options": {"header": "true"}}),

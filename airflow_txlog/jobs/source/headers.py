@@ -1,0 +1,150 @@
+"""The headers of a source's CSV files, compared with the names of the columns that the files' values become.
+
+Spark takes values by their position and ignores the header. The invariant: a file whose header has other names than the
+columns, or the same names in another order, is refused before a row is read. The option `enforceSchema=true` turns the
+comparison off.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from airflow_txlog.contract.operations import FileView
+from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
+from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, compression_of, encoding_named, lines_of
+from airflow_txlog.errors import InvalidInput, SchemaMismatch
+from airflow_txlog.jobs.source.listing import is_true, options_of
+
+_READERS = 16
+CORRUPT_RECORD = "_corrupt_record"
+# A header is short, and a request for it too.
+_BLOCK_BYTES = 64 * 1024
+_ADVICE = (
+    "Nothing was read. Write the schema in the order of the file, or set the option enforceSchema=true to take the "
+    "columns by position, whatever the header says."
+)
+
+Opener = Callable[[str], AbstractContextManager[Any]]
+
+
+class _OnlySpark(Exception):
+    """Only Spark's own reader finds the header of a file."""
+
+
+def has_checked_header(view: FileView) -> bool:
+    """Return whether the files have headers that must agree with their columns."""
+    options = options_of(view)
+    return view.format == "csv" and is_true(options, "header") and not is_true(options, "enforceschema")
+
+
+def check_headers(view: FileView, paths: Sequence[str], open_one: Opener, expected: Sequence[str] | None) -> bool:
+    """Raise SchemaMismatch if the header of a file has other names than `expected`, None for those of the first file.
+
+    Names are compared without regard to case, as Spark compares the names of columns. A file without a line has no
+    header. Returns False if only Spark can find a header, because of an encoding, a compression or a quoted line end.
+    """
+
+    def found(path: str) -> list[str] | None:
+        return _header_of(view, path, open_one)
+
+    try:
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="txlog-source") as pool:
+            headers = pool.map(found, paths) if len(paths) > 1 else map(found, paths)
+            whose, names = "the schema", None if expected is None else list(expected)
+            for path, header in zip(paths, headers, strict=True):
+                if header is not None and names is None:
+                    whose, names = f"the file {path}", header
+                elif header is not None and names is not None and _lower(header) != _lower(names):
+                    raise other_header(path, header, names, whose)
+    except _OnlySpark:
+        return False
+    return True
+
+
+def check_headers_on_disk(view: FileView, uris: Sequence[str], names: Sequence[str] | None) -> bool:
+    """Do the same for files that Spark names, on this machine's disk."""
+    if not all(uri.startswith("file:/") for uri in uris):
+        return False
+    paths = sorted("/" + unquote(uri).removeprefix("file:").lstrip("/") for uri in uris)
+    if names is None:
+        return check_headers(view, paths, _opened, None)
+    # The column of a folder is in no file, unless Spark was given the folder itself.
+    below = {part.partition("=")[0].lower() for path in paths for part in path.split("/")[:-1] if "=" in part}
+    in_files = [name for name in names if name.lower() not in below]
+    if len(in_files) < len(names):
+        try:
+            return check_headers(view, paths, _opened, in_files)
+        except SchemaMismatch:
+            return check_headers(view, paths, _opened, names)
+    return check_headers(view, paths, _opened, names)
+
+
+def names_in_files(view: FileView, names: Iterable[str]) -> list[str]:
+    """Return the names of the columns without that of Spark's texts of rows that it cannot read."""
+    corrupt = options_of(view).get("columnnameofcorruptrecord", CORRUPT_RECORD).lower()
+    return [name for name in names if name.lower() != corrupt]
+
+
+def other_header(path: str, header: Sequence[str], names: Sequence[str], whose: str = "the schema") -> SchemaMismatch:
+    """Return the error for a file with this header and other names of its columns."""
+    facts = {"columns": list(names), "file": path, "found": list(header)}
+    if not set(_lower(header)) & set(_lower(names)):
+        # Perhaps a row, whose values are not shown.
+        return SchemaMismatch(
+            f"The first line of the source's file {path} has none of the columns of {whose} ({', '.join(names)}). Does "
+            f"the file have a header? {_ADVICE}",
+            **facts | {"found": []},
+        )
+    pairs = zip(_lower(header), _lower(names), strict=False)
+    at = next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(header), len(names)))
+    shown = [repr(each[at]) if at < len(each) else "missing" for each in (header, names)]
+    return SchemaMismatch(
+        f"The header of the source's file {path} is not that of {whose}: column {at + 1} is {shown[0]} in the file, "
+        f"and {shown[1]} in {whose}. The file has: {', '.join(header)}. Expected: {', '.join(names)}. {_ADVICE}",
+        **facts,
+    )
+
+
+def _lower(names: Sequence[str]) -> list[str]:
+    return [name.strip().lower() for name in names]
+
+
+def _opened(path: str) -> pa.NativeFile:
+    return pa.OSFile(path)
+
+
+def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
+    options = options_of(view)
+    encoding = encoding_named(options.get("encoding", options.get("charset", "UTF-8")), with_aliases=True)
+    line_end = options.get("linesep")
+    if encoding is None or path.rpartition(".")[2] in OTHER_CODECS or len(line_end or "") > 1:
+        raise _OnlySpark
+    text = TextFormat(encoding=encoding, line_end=line_end, drops_blank=True, comment=options.get("comment") or None)
+    try:
+        with reading_source(path.rpartition("/")[2], "CSV"), open_one(path) as source:
+            lines = next(lines_of(source, compression_of(path), text, block_bytes=_BLOCK_BYTES), None)
+    except InvalidInput as error:
+        # Its reader shows what is wrong with the bytes, or skips the file.
+        raise _OnlySpark from error
+    return None if lines is None else _names_in(lines[0].as_py(), options)
+
+
+def _names_in(line: str, options: dict[str, str]) -> list[str]:
+    mark = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    quote, escape = options.get("quote", '"'), options.get("escape", "\\")
+    if is_true(options, "multiline") and line.count(quote) % 2:
+        raise _OnlySpark
+    if len(mark) > 1 or len(quote) != 1 or len(escape) != 1 or quote not in line:
+        return [name.strip(quote) for name in line.split(mark)]
+    try:
+        [names] = csv.reader([line], delimiter=mark, quotechar=quote, escapechar=None if escape == quote else escape)
+    except (csv.Error, TypeError, ValueError) as error:
+        raise _OnlySpark from error
+    return names

@@ -1,0 +1,143 @@
+"""A header of a CSV file has the names of the columns that its values become, or no row of the source is read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.engine import Table
+from airflow_txlog.errors import TableNotFound
+from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.spark.session import names_this_disk
+from tests.helpers.jobs import committed, error_of
+from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = "id BIGINT, day DATE, amount DECIMAL(12, 2), customer STRING"
+ROW = b"1,2026-11-27,12.50,a\n"
+SAME = b"id,day,amount,customer\n"
+EXECUTORS = [None, pytest.param("spark", marks=pytest.mark.spark)]
+
+TAKEN: dict[str, dict[str, bytes]] = {
+    "other letters": {"a.csv": b"ID,Day,AMOUNT,Customer\n" + ROW},
+    "a byte order mark": {"a.csv": b"\xef\xbb\xbf" + SAME + ROW},
+    "quoted names": {"a.csv": b'"id","day","amount","customer"\n' + ROW},
+    "a blank line first": {"a.csv": b"\n  \n" + SAME + ROW},
+    "windows": {"a.csv": (SAME + ROW).replace(b"\n", b"\r\n")},
+    "a header alone, an empty file and rows": {"a.csv": SAME, "b.csv": b"", "c.csv": SAME + ROW},
+    "gzip": {"a.csv.gz": gzip.compress(SAME + ROW)},
+}
+REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
+    "two columns changed": ({"a.csv": b"id,day,customer,amount\n" + ROW}, "column 3 is 'customer' in the file, and"),
+    "one file of three": (
+        {"a.csv": SAME + ROW, "b.csv": b"id,day,customer,amount\n" + ROW, "c.csv": SAME + ROW},
+        "b.csv is not that of the schema",
+    ),
+    "no rows": ({"a.csv": b"id,day,customer,amount\n"}, "a.csv is not that"),
+    "no rows, beside rows": ({"a.csv": b"id,day,customer,amount\n", "b.csv": SAME + ROW}, "a.csv is not that"),
+    "a byte order mark": ({"a.csv": b"\xef\xbb\xbfid,day,customer,amount\n" + ROW}, "column 3"),
+    "quoted names": ({"a.csv": b'"id","day","customer","amount"\n' + ROW}, "column 3"),
+    "gzip": ({"a.csv.gz": gzip.compress(b"id,day,customer,amount\n" + ROW)}, "a.csv.gz"),
+    "bzip2": ({"a.csv.bz2": bz2.compress(b"id,day,customer,amount\n" + ROW)}, "a.csv.bz2"),
+    "a name twice": ({"a.csv": b"id,day,amount,amount\n" + ROW}, "column 4 is 'amount' in the file, and 'customer'"),
+    "a column less": ({"a.csv": b"id,day,amount\n1,2026-11-27,12.50\n"}, "column 4 is missing in the file"),
+    "a column more": ({"a.csv": SAME.strip() + b",x\n1,2026-11-27,12.50,a,b\n"}, "column 5 is 'x' in the file, and m"),
+    "an unnamed index": ({"a.csv": b"," + SAME + b"0," + ROW}, "column 1 is '' in the file"),
+    "another separator": ({"a.csv": SAME.replace(b",", b";")}, "none of the columns"),
+    "no header": ({"a.csv": b"7,2026-01-01,4711.25,secret\n" + ROW}, "Does the file have a header?"),
+}
+
+
+def load(tmp_path: Path, session: SparkSession | None, files: dict[str, bytes], **options: str) -> JobResult:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    source = {"format": "csv", "path": str(tmp_path / "in"), "schema": SCHEMA, "options": {"header": "true", **options}}
+    return run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), session)
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> SparkSession | None:
+    found: Any = None if request.param is None else request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_header_of_the_same_names_is_taken(tmp_path: Path, session: SparkSession | None, name: str) -> None:
+    committed(load(tmp_path, session, TAKEN[name]))
+    [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
+    assert (row["id"], str(row["amount"]), row["customer"]) == (1, "12.50", "a")
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_header_of_other_names_is_refused_before_a_row_is_read(
+    tmp_path: Path, session: SparkSession | None, name: str
+) -> None:
+    files, text = REFUSED[name]
+    if session is None and "a.csv.bz2" in files:
+        pytest.skip("only Spark reads it")
+    error = error_of(load(tmp_path, session, files))
+    assert error["type"] == "SchemaMismatch"
+    assert text in error["message"]
+    assert "secret" not in str(error)
+    assert "4711" not in str(error)
+    assert error["facts"]["columns"] == ["id", "day", "amount", "customer"]
+    assert Path(error["facts"]["file"].removeprefix("file://")).name in files
+    with pytest.raises(TableNotFound):
+        Table.open(str(tmp_path / "t")).snapshot()
+    assert not list(tmp_path.glob("t/**/*.parquet"))
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_enforce_schema_takes_the_columns_by_position(tmp_path: Path, session: SparkSession | None) -> None:
+    files = {"a.csv": b"Nr,Tag,Betrag,Kunde\n" + ROW}
+    assert "enforceSchema=true" in error_of(load(tmp_path, session, files, enforceSchema="false"))["message"]
+    committed(load(tmp_path, session, files, enforceSchema="true"))
+    assert Table.open(str(tmp_path / "t")).to_arrow().column("customer").to_pylist() == ["a"]
+
+
+@pytest.mark.spark
+def test_files_of_one_folder_without_a_schema_must_have_one_header(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_bytes(b",id,amount\n0,1,2\n")
+    source = {"format": "csv", "path": str(tmp_path / "in"), "options": {"header": "true"}}
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+    # An index of pandas has no name.
+    committed(run_job(spec, spark))
+    (tmp_path / "in" / "b.csv").write_bytes(b",amount,id\n0,2,1\n")
+    error = error_of(run_job(spec, spark))
+    assert "a.csv: column 2 is 'amount' in the file, and 'id' in the file" in error["message"]
+
+
+@pytest.mark.spark
+def test_the_column_of_a_folder_is_in_no_header(tmp_path: Path, spark: SparkSession) -> None:
+    folder = tmp_path / "in" / "day=2026-11-27"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_bytes(b"id,amount,customer\n1,12.50,a\n")
+    for path in (tmp_path / "in", folder):
+        if path == folder:
+            (folder / "a.csv").write_bytes(SAME + ROW)
+        source = {"format": "csv", "path": str(path), "schema": SCHEMA, "options": {"header": "true"}}
+        arguments = {"source": source, "mode": "overwrite"}
+        committed(run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments=arguments), spark))
+        [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
+        assert (str(row["day"]), str(row["amount"])) == ("2026-11-27", "12.50")
+
+
+@pytest.mark.spark
+def test_a_header_that_only_spark_finds_is_compared_by_spark(tmp_path: Path, spark: SparkSession) -> None:
+    assert names_this_disk(spark)
+    text = "id,day,customer,amount\n1,2026-11-27,12.50,a\n".encode("utf-16")
+    error = error_of(load(tmp_path, spark, {"a.csv": text}, encoding="UTF-16", multiLine="true"))
+    assert error["type"] == "SchemaMismatch"
+    assert "a.csv does not have the names of the schema's columns" in error["message"]
+    assert "LEGACY" not in error["message"]
