@@ -43,6 +43,11 @@ def run(name: str, args: Namespace) -> None:
     """Run a command by its name and end the process with its exit code if it failed."""
     printing.logs_to_stderr()
     spare_memory()
+    with printing.closed_pipe_ends_quietly():
+        _run(name, args)
+
+
+def _run(name: str, args: Namespace) -> None:
     try:
         if args.conn_id or getattr(args, "catalog_conn_id", None) or name in _OF_NO_TABLE:
             # A shell command of Airflow may read connections from the database, as the scheduler does. The SDK under
@@ -79,9 +84,9 @@ def history(table: Table, args: Namespace) -> Answer:
 
     def show() -> None:
         if args.met:
-            printing.print_rows(_MET_COLUMNS, [_met_row(commit) for commit in commits])
+            printing.print_rows(_MET_COLUMNS, [_met_row(commit) for commit in commits], wide=args.wide)
         else:
-            printing.print_rows(_COMMIT_COLUMNS, [_commit_row(commit) for commit in commits])
+            printing.print_rows(_COMMIT_COLUMNS, [_commit_row(commit) for commit in commits], wide=args.wide)
         if truncated:
             print(f"\nthe newest {len(commits)} commits are shown, and the log holds older ones (--limit)")
         if args.check:
@@ -347,7 +352,7 @@ _COMMIT_COLUMNS = (
     ShownColumn(name="task", keeps="end", at_least=12),
     ShownColumn(name="run", keeps="end", at_least=len("…2026-11-23T00:00:00+00:00")),
     ShownColumn(name="try", right=True),
-    ShownColumn(name="parameters", keeps="start", at_least=20, optional=True),
+    ShownColumn(name="parameters", keeps="start", at_least=20, optional=True, at_most=60),
 )
 
 

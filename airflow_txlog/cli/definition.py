@@ -182,6 +182,7 @@ def get_cli_commands() -> list[GroupCommand]:
     history = (
         _limit(20),
         _arg("--check", action="store_true", help="Also report problems of the table, with advice"),
+        _arg("--wide", action="store_true", help="Shorten nothing, however narrow the terminal is"),
         _arg("--met", action="store_true", help="Show which commits each one met and why they did not stop it"),
     )
     return [

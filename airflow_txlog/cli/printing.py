@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
@@ -44,13 +47,17 @@ class ShownColumn:
     """The cells that a text keeps while other columns can still shrink."""
     optional: bool = False
     """For the last column: show it only if the others leave space."""
+    at_most: int | None = None
+    """The cells that a text may take, however wide the terminal is."""
 
 
-def print_rows(columns: Sequence[ShownColumn], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table, at most as wide as the terminal."""
-    out = console()
+def print_rows(columns: Sequence[ShownColumn], rows: Sequence[Sequence[object]], *, wide: bool = False) -> None:
+    """Print a table, at most as wide as the terminal. With `wide` no text is shortened."""
+    out = Console(highlight=False, soft_wrap=True, width=_WIDE) if wide else console()
     cells = [[column.name for column in columns], *([_cell(value) for value in row] for row in rows)]
     widths = _widths(columns, cells, out.width)
+    if not wide:
+        widths = [min(width, column.at_most or width) for width, column in zip(widths, columns, strict=False)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for column, width in zip(columns, widths, strict=False):
         align: Literal["left", "right"] = "right" if column.right else "left"
@@ -104,6 +111,24 @@ def print_facts(facts: Mapping[str, object]) -> None:
                 out.print(Text(f"    {shown}"))
         else:
             out.print(Text(f"{name + ':':<{width + 1}} {_cell(value)}"))
+
+
+@contextmanager
+def closed_pipe_ends_quietly() -> Iterator[None]:
+    """End the process without a traceback if the reader of standard output has closed it, as `head` does.
+
+    The exit code is then that of a program that SIGPIPE ends, 141.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more when it ends.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def say(text: object) -> None:

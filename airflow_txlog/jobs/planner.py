@@ -63,8 +63,11 @@ class Sparks:
     is_here: bool
     always_starts: bool
 
-    def started(self, steps: StepTimes, say: Log) -> SparkSession:
-        """Return the session, starting it if necessary. Raises TxlogError if it does not start."""
+    def started(self, steps: StepTimes, say: Log, why: str | None) -> SparkSession:
+        """Return the session, starting it if necessary. Raises TxlogError if it does not start.
+
+        `why`: the reason why the job needs it, if it is known.
+        """
         assert self.start is not None
         if self.is_given:
             return self.start()
@@ -78,7 +81,7 @@ class Sparks:
                 with steps.step(STARTING), logged_while_starting(say):
                     return self.start()
             except Exception as error:
-                raise not_started(error) from error
+                raise not_started(error, why) from error
 
 
 def run_planned(
@@ -114,7 +117,7 @@ def run_planned(
                 raise JobError(f"The job needs Spark: {why}.", needs_spark=True)
             say(f"Spark is needed: {why}")
         starts_for_little.set(not sparks.is_given and _reads_little(spec, table))
-        spark = sparks.started(steps, say)
+        spark = sparks.started(steps, say, why)
         with job_settings(spark, spec.time_zone, spec.spark_conf, spec.unrestricted):
             from airflow_txlog.jobs.executor.spark import SparkExecutor  # noqa: PLC0415 - only with Spark
 

@@ -15,7 +15,7 @@ from airflow_txlog.contract.operations import TableView
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from, vacuumed
-from airflow_txlog.errors import CorruptTable, InvalidJobSpec, JobError, TxlogError
+from airflow_txlog.errors import CorruptTable, InvalidJobSpec, JobError, TableNotFound, TxlogError
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.process.progress import measured
@@ -49,6 +49,7 @@ def run_job(
     say = log or (lambda line: None)
     say(f"{spec.operation.name} {spec.table_uri}")
     contexts: list[LogContext] = []
+    root: str | None = None
 
     def run(one: JobSpec) -> JobResult:
         if one.operation.needs_spark and not one.operation.runs_jobs:
@@ -66,11 +67,12 @@ def run_job(
     try:
         _check_versions_are_known(spec)
         table = DeltaTable.at(spec.table_uri, spec.access, limits=limits, strict_writers=spec.strict_writers)
+        root = table.uri
         table.store.keeps_files = table.store.is_remote
         with measured():
             result = run(spec)
     except Exception as error:
-        result = _failed(spec, contexts[-1] if contexts else None, error, say)
+        result = _failed(spec, contexts[-1] if contexts else None, error, say, root)
     for each in contexts:
         each.store.let_go()
     if spec.result_uri is not None:
@@ -103,8 +105,10 @@ def _of_named_version(context: LogContext, error: CorruptTable) -> TxlogError:
     return error
 
 
-def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log) -> JobResult:
+def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log, root: str | None) -> JobResult:
     failure = failure_of(spec, error)
+    if type(failure) is TableNotFound and failure.table == root:
+        failure = TableNotFound(f"{failure.message} {spec.operation.acting.how_to_create}", **failure.facts)
     if isinstance(failure, CorruptTable) and context is not None:
         failure = _of_named_version(context, failure)
     if failure is not error and isinstance(failure, JobError):

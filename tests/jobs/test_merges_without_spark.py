@@ -179,7 +179,7 @@ NEEDS: list[tuple[dict[str, Any], str]] = [
     ({"clauses": [update({"v": "reverse(s.v)"})]}, "a value has the function reverse()"),
     (
         {"clauses": [update({"v": "s.n"})]},
-        "a value has the source's column n, which is not of the type of the column v",
+        "a value has the source's column n (int) for the table's column v (string)",
     ),
     ({"clauses": [update({"v": "DEFAULT"})]}, "a value has the assigned column v"),
     ({"clauses": [update("*", condition="reverse(s.v) = 'a'")]}, "a condition has the function reverse()"),

@@ -56,6 +56,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether its change may be staged now and published later, on what other commits have left by then."""
     uses_ledger: ClassVar[bool] = False
     """Whether its job gets the ledger of erased subjects: it may bring their rows back, or erases them."""
+    how_to_create: ClassVar[str] = (
+        "DeltaWriteOperator creates a table, and DeltaConvertOperator makes one of Parquet files."
+    )
+    """For people: how the table that the operation needs comes into being."""
     rows: ClassVar[Mapping[str, str]] = {}
     """For people: the change of the rows that a metric of its commit counts, by the metric's name."""
 
@@ -297,6 +301,11 @@ class SourceOperation(CheckedOperation, frozen=True, kw_only=True):
     same, and they are written to the table `quarantine_uri`. `deduplicate_by`: of the rows that share these columns the
     first one by `deduplicate_order_by` is used, column names with an optional ASC or DESC.
     """
+
+    how_to_create = (
+        "Create it once, with the columns that its rows are to have: without rows by Table.create of "
+        "airflow_txlog.engine, or by DeltaWriteOperator, which stores the rows of its source as they are."
+    )
 
     source: AnySource
     schema_evolution: bool = False

@@ -217,9 +217,7 @@ def _segment_of(listing: Listing, wanted: int | None, table: str, without: Colle
     latest = listing.latest
     if latest < 0:
         raise TableNotFound(
-            f"TableNotFound: {table} has no {LOG_DIRECTORY} with a commit in it. Check table_uri; "
-            "DeltaWriteOperator creates a table, and DeltaConvertOperator makes one of Parquet files. Nothing was read "
-            "or written.",
+            f"{table} has no {LOG_DIRECTORY} with a commit in it. Check the table's URI. Nothing was read or written.",
             table=table,
         )
     # Unreadable checkpoints still count for the latest version: a table never shrinks because a file cannot be read.

@@ -146,8 +146,10 @@ class SavedWork:
         context = self._context
         if context.is_continued or self._has_passed_over:
             return
-        tries = context.spec.annotations.get("try_number")
-        is_retry = isinstance(tries, int) and tries > 1
+        tries, application = context.spec.annotations.get("try_number"), context.spec.application
+        # A clear begins new work, and Airflow counts its tries on.
+        is_new = application is not None and application.is_first_try
+        is_retry = isinstance(tries, int) and tries > 1 and not is_new
         if self._seal is None:
             if is_retry:
                 context.log("nothing of an earlier try is reused: this job saves no work for its retries")
@@ -156,8 +158,8 @@ class SavedWork:
         if is_retry or sizes:
             left = f" {files_text(sizes)} that it left in {self._folder} go when this job ends." if sizes else ""
             context.log(
-                "nothing of an earlier try is reused: it had saved no work. It ended too early, or its work was done "
-                f"and the task was cleared.{left} Data files that it staged and did not commit are left to VACUUM"
+                f"nothing of an earlier try is reused: it ended before it saved any work.{left} Data files that it "
+                "staged and did not commit are left to VACUUM"
             )
 
     def save(self, memory: Memory) -> None:

@@ -60,16 +60,18 @@ def no_client(error: ImportError) -> JobError:
     )
 
 
-def not_started(error: Exception) -> TxlogError:
-    """Return the error of a job whose Spark did not start."""
+def not_started(error: Exception, why: str | None = None) -> TxlogError:
+    """Return the error of a job whose Spark did not start. `why`: why the job needs Spark, if it is known."""
     if isinstance(error, TxlogError):
         return error
     if isinstance(error, ImportError):
         cause = f"{type(error).__name__}: {error}"
-        message = f"PySpark cannot be imported ({cause}). Install it: {INSTALL}. Nothing was read."
+        message = f"PySpark cannot be imported ({cause}). Install it, and Java 17 or newer: {INSTALL}."
     else:
         cause = describe(error)
         message = f"Spark could not be started: {cause}. {start_advice(cause)}"
+    if why is not None:
+        message += f" The job needs Spark: {why}. docs/jobs-without-spark.md lists what needs none."
     return JobError(message, cause_type=type(error).__name__)
 
 

@@ -69,7 +69,7 @@ def health_of(snapshot: Snapshot, findings: Sequence[Finding], listed: Sequence[
         _sign_of_files(snapshot, codes),
         _sign_of_vectors(snapshot),
         *_signs_of_log(snapshot, listed, codes, now_ms),
-        _sign_of_tombstones(snapshot, codes),
+        _sign_of_removed_files(snapshot, codes),
     )
     findings = [replace(each, message=clipped(each.message, _MOST_MESSAGE)) for each in findings]
     if findings:
@@ -145,12 +145,12 @@ def _signs_of_log(snapshot: Snapshot, listed: Sequence[FileInfo], codes: set[str
     ]
 
 
-def _sign_of_tombstones(snapshot: Snapshot, codes: set[str]) -> Sign:
+def _sign_of_removed_files(snapshot: Snapshot, codes: set[str]) -> Sign:
     count = snapshot.state.removed_files.count
     days = snapshot.table_properties.readable()[0].deleted_file_retention_ms / DAY_MS
     return Sign(
-        name="tombstones",
+        name="removed files",
         value=f"{count:,}",
-        sentence=f"Removed files that a vacuum may delete after {days:g} days.",
+        sentence=f"A vacuum may delete them after {days:g} days.",
         needs_attention="too_many_tombstones" in codes,
     )

@@ -10,7 +10,7 @@ GLOSSARY: dict[str, str] = {
     "snapshot": "The state of a table at one version.",
     "small file": "A data file below 16 MiB. Many of them make reads slow; OPTIMIZE compacts them.",
     "deletion vector": "A list of deleted rows next to a data file, so that a delete does not rewrite the file.",
-    "tombstone": "The note that a file was removed. Readers of older versions need the file until a vacuum deletes it.",
+    "removed file": "A file that no longer belongs to the table. Readers of older versions need it until a vacuum.",
     "vacuum": "Deletes files that no version inside the retention needs.",
     "staged change": "A complete change that waits for its publication. Readers do not see it yet.",
     "watermark": "The last version of a source that an incremental consumer has processed.",

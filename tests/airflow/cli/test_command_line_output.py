@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -126,6 +129,31 @@ def test_history_is_printed_in_full_where_there_is_no_terminal(
     assert cells(deleted)[-1] == "predicate=id < 5"
     assert cells(mapped)[2:8] == ["DELETE", "-2", DAG, MAPPED, run_id, "1"]
     assert "2 keys" in cells(mapped)[8]
+
+
+def test_history_shortens_long_parameters_unless_it_is_wide(
+    airflow_home: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predicate = f"id IN ({', '.join(map(str, range(100)))})"
+    Table.open(str(folder)).begin().commit("DELETE", {"predicate": predicate}, record_empty=True)
+    assert run("history", folder) == 0
+    shown = cells(capsys.readouterr().out.splitlines()[2])[-1]
+    assert (len(shown), shown[-1]) == (60, "…")
+    assert run("history", folder, "--wide") == 0
+    assert cells(capsys.readouterr().out.splitlines()[2])[-1] == f"predicate={predicate}"
+
+
+def test_a_command_whose_reader_stops_ends_quietly() -> None:
+    printing = "from airflow_txlog.cli import printing as p\n"
+    for code in ("p.print_json({'rows': ['x' * 100] * 10_000})", "p.fail(OSError('y'), as_json=True)"):
+        text = f"{printing}with p.closed_pipe_ends_quietly():\n    {code}\n"
+        ours, its = os.pipe()
+        os.close(ours)
+        done = subprocess.run([sys.executable, "-c", text], stdout=its, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        os.close(its)
+        assert done.returncode == 128 + signal.SIGPIPE
+        assert "Traceback" not in done.stderr
+        assert "BrokenPipe" not in done.stderr
 
 
 def test_history_names_delta_spark_and_counts_its_rows(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ its work again. None of it starts a Spark.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,21 @@ def test_an_attempt_that_lost_mentions_what_it_cannot_use(tmp_path: Path) -> Non
 def test_a_retry_that_finds_nothing_mentions_it(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(10))
     lines = about_earlier_work(logged(spec_of(table, try_number=2, predicate="id = 3")))
-    # The job cannot know whether the earlier try failed, or succeeded and was cleared.
     assert lines == [
-        "nothing of an earlier try is reused: it had saved no work. It ended too early, or its work was done and the "
-        "task was cleared. Data files that it staged and did not commit are left to VACUUM"
+        "nothing of an earlier try is reused: it ended before it saved any work. Data files that it staged and did not "
+        "commit are left to VACUUM"
     ]
     unsaved = spec_of(table, try_number=2, predicate="id = 4").replace(saved_work_key=None)
     assert about_earlier_work(logged(unsaved)) == [
         "nothing of an earlier try is reused: this job saves no work for its retries"
     ]
+
+
+def test_a_cleared_task_is_new_work_and_mentions_no_earlier_try(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", rows(10))
+    spec = spec_of(table, try_number=3, predicate="id = 3")
+    cleared = spec.replace(application=replace(application(), is_first_try=True))
+    assert about_earlier_work(logged(cleared)) == []
 
 
 def test_a_retry_mentions_the_rows_that_a_killed_try_has_left_unfinished(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -35,8 +34,14 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.changes.tombstones import Recording, Tombstones, check_life, tombstones_of
 from airflow_txlog.jobs.operations.merge.by_keys import kept_as_null
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
-from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, PairColumns, equal_columns
-from airflow_txlog.jobs.resume.attempts import Change, predicate_parameter
+from airflow_txlog.jobs.operations.merge.keys import (
+    NOT_AS_THEY_ARE,
+    SOURCE_ALIAS,
+    TARGET_ALIAS,
+    PairColumns,
+    equal_columns,
+)
+from airflow_txlog.jobs.resume.attempts import Change
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
@@ -163,7 +168,7 @@ def as_merge(changes: ApplyChanges, met: Met) -> Merge:
 class NewestEvents(MergeRows):
     """The pipeline's view of a job that applies changes. See `MergeRows`."""
 
-    clauses_not_plain = "columns of the source are not of the types of the table's, or the table has rules for rows"
+    clauses_not_plain = NOT_AS_THEY_ARE
 
     def __init__(self, context: JobContext) -> None:
         self._changes = context.record(ApplyChanges)
@@ -223,7 +228,7 @@ class NewestEvents(MergeRows):
                 self._folded = self._fold(events, known)
             self._events, self._tombstones = events, known
             given = plural(events.num_rows, "event")
-            context.log(f"{given}, and {plural(self._folded.num_rows, 'key')} without a newer tombstone")
+            context.log(f"{self._folded.num_rows} of {given} are the newest of their key and newer than its tombstone")
         return self._folded
 
     def events(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
@@ -288,11 +293,12 @@ class NewestEvents(MergeRows):
         scan = input_scan(context, source.files, stored_of(source, {*met.keys, met.sequence, DELETES_COLUMN}))
         return Task(source=scan, steps=(partial(deletions, met.keys, met.sequence),))
 
-    def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
-        """Return the parameters of the merge, with readable aliases."""
-        described = {"predicate": predicate_parameter([equal_columns(self._changes.keys, "t", "s")])}
-        return super().parameters(prepared) | described
-
     def metrics(self, prepared: PreparedMerge, found: Found, work: StagedWork) -> dict[str, int]:
         assert self._events is not None
-        return {**super().metrics(prepared, found, work), "numEvents": self._events.num_rows}
+        counted, given = super().metrics(prepared, found, work), self._events.num_rows
+        return {**counted, "numEvents": given, **self._ignored(given, prepared.source.num_rows, found)}
+
+    def _ignored(self, given: int, kept: int, found: Found) -> dict[str, int]:
+        """Return the count of events without an effect: a row, a tombstone or another event of the key is newer."""
+        unmoved = found.matches.source_rows.num_rows - found.removed.num_rows
+        return {"numIgnoredEvents": given - kept + max(unmoved, 0)}

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import DeleteClause, InsertClause, Merge, UpdateClause
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN
 from airflow_txlog.datafiles.tasks.history_rows import (
     ACTION_COLUMN,
@@ -50,6 +51,7 @@ from airflow_txlog.jobs.operations.merge.clauses import Clauses
 from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, PairColumns, equal_columns
 from airflow_txlog.jobs.operations.merge.source_scope import can_scope, inside_of
 from airflow_txlog.jobs.resume.memory import Memory
+from airflow_txlog.jobs.rows.operation import Found
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.folded import FOLDING, folded, rows_in_scope
 from airflow_txlog.jobs.source.materialized import (
@@ -199,7 +201,8 @@ class KeptHistory(NewestEvents):
         with context.step("fold"):
             self._folded = self._histories(tx, snapshot, events, known)
         self._events, self._tombstones = events, known
-        context.log(f"{events.num_rows} events change {self._folded.num_rows} rows or remembered events")
+        given = plural(events.num_rows, "event")
+        context.log(f"{given}, for which {plural(self._folded.num_rows, 'row')} or remembered events change")
         return self._folded
 
     def _bounds_of(self, snapshot: Snapshot, events: MaterializedSource) -> Predicate:
@@ -251,6 +254,10 @@ class KeptHistory(NewestEvents):
         keys = tuple(snapshot.delta_schema.by_name[name.lower()].name for name in met.keys)
         inputs = [first, (rows, keys), *((each, known.keys) for each in known.scans(context))]
         return folded(context, inputs, fold, columns, size_bytes=size_bytes)
+
+    def _ignored(self, given: int, kept: int, found: Found) -> dict[str, int]:
+        """Return nothing: a row may follow from many events, also from those that were remembered."""
+        return {}
 
     def to_remember(self, source: MaterializedSource) -> Task | None:
         context, met, known = self._context, self._met, self._tombstones

@@ -16,6 +16,7 @@ from itertools import groupby
 import msgspec
 import pyarrow as pa
 
+from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, key_column
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
@@ -199,6 +200,7 @@ class Recording:
         self._written = [known.path_of(number)]
         new = self._staged(known, task, now_ms)
         kept = [file for file in known.files if file.recorded_ms > now_ms - self._life_ms]
+        self._log(known, kept, new)
         if len(kept) >= _MOST_FILES:
             kept = self._fewer(known, kept)
         manifest = Manifest(files=(*kept, *new))
@@ -206,6 +208,13 @@ class Recording:
         if not context.store.put_if_absent(path, data) and context.store.read(path) != data:
             raise _broken(context, path, "is another job's")
         self._sweep(known, manifest, now_ms)
+
+    def _log(self, known: Tombstones, kept: Sequence[TombstoneFile], new: Sequence[TombstoneFile]) -> None:
+        recorded = plural(sum(file.num_records for file in new), "tombstone")
+        dropped = sum(file.num_records for file in known.files) - sum(file.num_records for file in kept)
+        hours = self._life_ms / _HOUR_MS
+        old = f"; {dropped} that had expired are dropped" if dropped else ""
+        self._context.log(f"{recorded} recorded for at least {hours:g} hours{old}")
 
     def _fewer(self, known: Tombstones, kept: Sequence[TombstoneFile]) -> list[TombstoneFile]:
         """Unite the files that were recorded at about the same time, so that old tombstones still expire."""

@@ -8,7 +8,7 @@ key into the table twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +20,13 @@ from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.operations.merge.job import TOO_MANY_ROWS, MergeRows, PreparedMerge
-from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, TARGET_ALIAS, equal_columns, key_columns
-from airflow_txlog.jobs.resume.attempts import predicate_parameter
+from airflow_txlog.jobs.operations.merge.keys import (
+    NOT_AS_THEY_ARE,
+    SOURCE_ALIAS,
+    TARGET_ALIAS,
+    equal_columns,
+    key_columns,
+)
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.sql.columns import check_has_columns
@@ -88,9 +93,7 @@ class MergeByKeys(MergeRows):
     """A merge that a record with keys describes: `merge` has the ON of `equal_columns` and one clause that inserts."""
 
     keys_not_plain = "the keys are not of one plain type in the table and in the source"
-    clauses_not_plain = (
-        "the source's columns are not those of the table, of the same types, or the table has rules for rows"
-    )
+    clauses_not_plain = NOT_AS_THEY_ARE
     keeps_members = True
 
     def __init__(self, context: JobContext, operation: KeyedOperation, merge: Merge) -> None:
@@ -108,11 +111,6 @@ class MergeByKeys(MergeRows):
             self._check_keys(prepared)
             self._checked = prepared.source
         return prepared
-
-    def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
-        """Return the parameters of the merge, with readable aliases."""
-        described = {"predicate": predicate_parameter([equal_columns(self._keys, "t", "s")])}
-        return super().parameters(prepared) | described
 
     def _source(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> MaterializedSource:
         source = super()._source(tx, snapshot, memory)

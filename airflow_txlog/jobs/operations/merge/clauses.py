@@ -43,7 +43,7 @@ from airflow_txlog.jobs.operations.merge.keys import PairColumns, key_columns, s
 from airflow_txlog.jobs.rows.matches import SourceRowSet
 from airflow_txlog.jobs.source.handed_out import HandedOut, beside_source
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
-from airflow_txlog.jobs.sql.columns import assigned_column
+from airflow_txlog.jobs.sql.columns import assigned_column, shown_type
 from airflow_txlog.jobs.sql.expectations import why_spark_judges
 from airflow_txlog.jobs.sql.plain_values import plain_value
 from airflow_txlog.sql.expression import Column, Expression, Values, columns_of
@@ -286,7 +286,9 @@ class _Reader:
 
     def _of_source(self, field: StructField, name: str) -> Column:
         if not self.pair.is_of_one_type(field.name, name):
-            raise NotPlain(f"the source's column {name}, which is not of the type of the column {field.name}")
+            given = shown_type(self.pair.source.by_name[name.lower()].type)
+            wanted = shown_type(field.type)
+            raise NotPlain(f"the source's column {name} ({given}) for the table's column {field.name} ({wanted})")
         return Column(of_source(name))
 
 

@@ -37,7 +37,7 @@ from airflow_txlog.jobs.operations.merge.clauses import (
     plain_images,
     plain_inserts,
 )
-from airflow_txlog.jobs.operations.merge.keys import PairColumns, find_by_keys, key_columns
+from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, PairColumns, find_by_keys, for_people, key_columns
 from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
@@ -381,8 +381,9 @@ class MergeRows(RowOperation[PreparedMerge]):
         return prepared.judged(TOO_MANY_ROWS).inserts(left_out, buckets, handed)
 
     def parameters(self, prepared: PreparedMerge) -> dict[str, Any]:
-        predicate = predicate_parameter([self._merge.on])
-        return {"predicate": predicate, **prepared.clauses.parameters()}
+        found = {"predicate": predicate_parameter([self._merge.on]), **prepared.clauses.parameters()}
+        is_made_here = self._merge.source_alias == SOURCE_ALIAS
+        return {name: for_people(text) for name, text in found.items()} if is_made_here else found
 
     def metrics(self, prepared: PreparedMerge, found: Found, work: StagedWork) -> dict[str, int]:
         context, clauses = self._context, prepared.clauses

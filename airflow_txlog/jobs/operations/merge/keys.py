@@ -6,6 +6,7 @@ precedences and names; an uncertain one is not returned. Source: soundness A3, A
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,14 +50,24 @@ from airflow_txlog.sql.lexer import Token
 from airflow_txlog.sql.sql_text import sql_text
 
 MATCHING = "match source and target"
+NOT_AS_THEY_ARE = "the source's rows cannot be written as they are"
+"""Why Spark makes the new rows of a merge that follows from columns; the part that is not plain comes after it."""
 # The aliases of a merge that follows from columns. `check_names_are_free` ensures that no column has such a name: a
 # column `s` would make `s.id` a member of it.
 TARGET_ALIAS, SOURCE_ALIAS = "_txlog_t", "_txlog_s"
 
 
-def equal_columns(names: Iterable[str], target: str = TARGET_ALIAS, source: str = SOURCE_ALIAS) -> str:
+_INTERNAL = re.compile(r"(?<!\w)__?txlog_(?=\w)")
+
+
+def for_people(text: str) -> str:
+    """Return a text of such a merge with `t`, `s` and the other names of this package without their prefix."""
+    return _INTERNAL.sub("", text)
+
+
+def equal_columns(names: Iterable[str]) -> str:
     """Return the ON of rows that are equal in these columns."""
-    return " AND ".join(f"{target}.{quoted(name)} = {source}.{quoted(name)}" for name in names)
+    return " AND ".join(f"{TARGET_ALIAS}.{quoted(name)} = {SOURCE_ALIAS}.{quoted(name)}" for name in names)
 
 
 def source_values(names: Iterable[str]) -> dict[str, str]:

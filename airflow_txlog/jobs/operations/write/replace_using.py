@@ -28,6 +28,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
 from airflow_txlog.jobs.operations.merge.keys import (
     MATCHING,
+    NOT_AS_THEY_ARE,
     SOURCE_ALIAS,
     TARGET_ALIAS,
     equal_columns,
@@ -59,9 +60,7 @@ class ReplaceUsing(MergeRows):
 
     name = "WRITE"
     keys_not_plain = "the columns of replace_using are not of one plain type in the table and in the source"
-    clauses_not_plain = (
-        "the source's columns are not those of the table, of the same types, or the table has rules for rows"
-    )
+    clauses_not_plain = NOT_AS_THEY_ARE
 
     def __init__(self, context: JobContext) -> None:
         self._write = context.record(Write)

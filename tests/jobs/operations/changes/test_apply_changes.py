@@ -161,6 +161,41 @@ def manifests(table: Table) -> list[Path]:
     return sorted((Path(table.uri.removeprefix("file://")) / FOLDER).glob("*/*.json"))
 
 
+def test_the_history_shows_no_internal_name(tmp_path: Path) -> None:
+    times = [pa.field(name, pa.int32()) for name in ("__START_AT", "__END_AT")]
+    table, history = empty(tmp_path / "t"), make_table(tmp_path / "h", pa.schema([*ROWS, *times]).empty_table())
+    committed(apply(table, [(1, 1, "a", "u"), (2, 1, None, "d")]))
+    committed(apply(table, [(3, 1, "a", "u")], ignore_null_updates=True))
+    committed(apply(history, [(1, 1, "a", "u")], stored_as_scd_type=2))
+    for each in (*table.history(), *history.history()):
+        assert "txlog_" not in json.dumps(each["operationParameters"])
+    merged = table.history()[1]["operationParameters"]
+    assert merged["predicate"] == '["t.`id` = s.`id`"]'
+    assert "s.`at`" in merged["matchedPredicates"]
+
+
+@pytest.mark.parametrize("operation", ["apply_changes", "upsert", "delete"])
+def test_the_error_of_a_missing_table_names_the_way_to_create_it(operation: str, tmp_path: Path) -> None:
+    source = events(tmp_path / "events.parquet", [])
+    arguments = {
+        "apply_changes": {**ARGUMENTS, "source": source},
+        "upsert": {"keys": ["id"], "source": source},
+        "delete": {"predicate": "id = 1"},
+    }
+    found = error_of(run(None, operation, tmp_path / "none", **arguments[operation]))
+    assert found["facts"]["table"] == f"file://{tmp_path}/none"
+    assert ("Table.create" in found["message"]) == (operation != "delete")
+
+
+def test_a_run_logs_the_tombstones_that_it_drops(tmp_path: Path) -> None:
+    table, lines = empty(tmp_path / "t"), list[str]()
+    for key in (1, 2):
+        committed(apply(table, [(key, 5, None, "d")], tombstone_hours=0.0001, log=lines.append))
+        time.sleep(0.5)
+    told = [line for line in lines if "recorded" in line]
+    assert ["dropped" in line for line in told] == [False, True]
+
+
 def test_old_tombstones_expire_although_their_files_become_few(tmp_path: Path) -> None:
     table = empty(tmp_path / "t")
     committed(apply(table, [(1, 5, None, "d")]))
