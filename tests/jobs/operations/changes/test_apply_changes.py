@@ -187,6 +187,22 @@ def test_the_error_of_a_missing_table_names_the_way_to_create_it(operation: str,
     assert ("Table.create" in found["message"]) == (operation != "delete")
 
 
+def test_events_without_an_effect_are_counted(tmp_path: Path) -> None:
+    table = empty(tmp_path / "t")
+    first = [(1, 5, "a", "u"), (1, 4, "old", "u"), (2, 5, None, "d"), (3, 5, "a", "u")]
+    second = [
+        (1, 5, "a", "u"),
+        (2, 4, "b", "u"),
+        (3, 6, "b", "u"),
+        (4, 1, "a", "u"),
+        (4, 1, "a", "u"),
+        (5, 1, None, "d"),
+    ]
+    found = [committed(apply(table, batch)).metrics for batch in (first, second)]
+    assert [(each["numEvents"], each["numIgnoredEvents"]) for each in found] == [(4, 1), (6, 3)]
+    assert apply(table, second).metrics["numIgnoredEvents"] == 6
+
+
 def test_a_run_logs_the_tombstones_that_it_drops(tmp_path: Path) -> None:
     table, lines = empty(tmp_path / "t"), list[str]()
     for key in (1, 2):
