@@ -238,6 +238,7 @@ def test_every_module_imports_only_what_its_part_may() -> None:
 
 # Who touches a file of the machine beside `storage`, and which: none is a table's.
 FILE_CALLS = {
+    "cli.printing": "the output of the command",
     "contract.job": "job documents: a spec and a result",
     "datafiles.moved_rows": "the counts of tasks, for the log of their driver",
     "jobs.__main__": "the process's own output",
