@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
+from airflow_txlog.datafiles.parquet.dictionaries import without_unique_columns
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import StagedFile
@@ -174,6 +175,8 @@ class RowGroupWriter:
             return
         table = self._writable(pa.Table.from_batches(self._pending, self.schema))
         self._pending, self.pending_bytes = [], 0
+        if self._writer is None and "use_dictionary" not in self._options:
+            self._options["use_dictionary"] = without_unique_columns(table)
         self._write_group(self._begun(), table)
         if self._keeps is not None:
             self._keeps.add(self.path, table)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.conversion import relabel
+from airflow_txlog.datafiles.parquet.dictionaries import repeated_columns
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_CODEC, SMALL_CODEC, physical_schema
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, open_data_file
@@ -35,9 +36,6 @@ from airflow_txlog.storage import Store
 # Small batches are joined before they are encoded: each costs a call for every column.
 _JOINED_ROWS = 65_536
 _JOINED_BYTES = 16 * 1024 * 1024
-# A column gets a dictionary if its first rows repeat at least this often: one that fills up on the way costs a quarter
-# of the column's time for nothing.
-_REPEATED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +122,7 @@ class _CompactedFile:
                 self._store,
                 self._layout.path_in(self._first.directory, self._attempt, number, options),
                 self.schema,
-                options={**options, "use_dictionary": dictionary_columns(batch)},
+                options={**options, "use_dictionary": repeated_columns(batch)},
                 statistics=self._layout.statistics_for(self.schema),
             )
         self._writer.write(batch)
@@ -138,17 +136,6 @@ class _CompactedFile:
     def abandon(self) -> None:
         if self._writer is not None:
             self._writer.abandon()
-
-
-def dictionary_columns(rows: pa.RecordBatch) -> list[str]:
-    """Return the Parquet leaves that are worth a dictionary, judged by these rows; nested ones always are."""
-    found: list[str] = []
-    for field, column in zip(rows.schema, rows.columns, strict=True):
-        if pa.types.is_nested(field.type):
-            found.extend(_leaf_paths(field.type, field.name))
-        elif not pa.types.is_boolean(field.type) and pc.count_distinct(column).as_py() * _REPEATED <= len(column):
-            found.append(field.name)
-    return found
 
 
 def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -205,17 +192,3 @@ def _optional_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(kind.key_field.with_type(_optional_type(kind.key_type)), _optional(kind.item_field))
     return pa.list_(_optional(kind.value_field)) if pa.types.is_list(kind) else kind
-
-
-def _leaf_paths(kind: pa.DataType, path: str) -> Iterator[str]:
-    """Yield the paths of the Parquet leaves of a column, as Arrow names them."""
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _leaf_paths(field.type, f"{path}.{field.name}")
-    elif pa.types.is_map(kind):
-        yield from _leaf_paths(kind.key_type, f"{path}.key_value.key")
-        yield from _leaf_paths(kind.item_type, f"{path}.key_value.value")
-    elif pa.types.is_list(kind):
-        yield from _leaf_paths(kind.value_type, f"{path}.list.element")
-    else:
-        yield path

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.parquet.dictionaries import repeated_columns
 from airflow_txlog.datafiles.parquet.physical import FIELD_ID_KEY, MODE_KEY, PHYSICAL_NAME_KEY
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT, RowIds
@@ -23,7 +24,6 @@ from airflow_txlog.datafiles.tasks import compaction
 from airflow_txlog.datafiles.tasks.compaction import (
     CompactTask,
     ahead,
-    dictionary_columns,
 )
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, FileScan, report_of
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
@@ -237,7 +237,7 @@ def test_the_codec_of_the_files_is_followed_and_a_dictionary_made_where_values_r
     rows = pa.table(
         {"few": ["a", "b"] * 500, "many": list(range(1000)), "flag": [True] * 1000, "l": [[1]] * 1000}, schema
     )
-    assert dictionary_columns(rows.to_batches()[0]) == ["few", "l.list.element"]
+    assert repeated_columns(rows.to_batches()[0]) == ["few", "l.list.element"]
     source = write(tmp_path / "1.parquet", rows, compression="zstd")
     (file,) = staged(compact(layout(tmp_path / "out", schema), [source, source]))
     assert file.path.endswith(".zstd.parquet")
@@ -272,7 +272,7 @@ def test_nested_dictionaries_are_named_as_parquet_names_leaves(tmp_path: Path) -
     (file,) = staged(compact(layout(tmp_path / "out", schema), [source]))
     metadata = pq.ParquetFile(tmp_path / "out" / file.store_path).metadata
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    assert dictionary_columns(rows.to_batches()[0]) == paths
+    assert repeated_columns(rows.to_batches()[0]) == paths
     assert pq.read_table(tmp_path / "out" / file.store_path).to_pylist() == rows.to_pylist()
 
 

@@ -1,0 +1,82 @@
+"""Which columns of a new file get a dictionary, judged by its first rows.
+
+A writer looks every value up in the dictionary, until it is full and given up. If nearly all values differ, that takes
+half of the time, and the file gets larger by it. So such columns have none. The invariant: the choice changes the
+encoding of a file, and never its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Of so many rows or more, these samples are taken. They lie all over the rows, which may be sorted.
+_FEWEST_ROWS = 65_536
+_SAMPLES, _SAMPLE_ROWS = 16, 1_024
+# If fewer of 32 sampled values are repeated, a dictionary of 1 MiB does not hold the values.
+_DISTINCT_OF_32 = 31
+_REPEATED = 3
+
+
+def repeated_columns(rows: pa.RecordBatch) -> list[str]:
+    """Return the Parquet leaves whose values occur three times on average; nested ones always."""
+    found: list[str] = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_nested(field.type):
+            found.extend(_leaf_paths(field.type, field.name))
+        elif not pa.types.is_boolean(field.type) and pc.count_distinct(column).as_py() * _REPEATED <= len(column):
+            found.append(field.name)
+    return found
+
+
+def without_unique_columns(rows: pa.Table) -> list[str] | bool:
+    """Return the Parquet leaves of which not nearly all values differ, or may not; True for all of them.
+
+    Lists and maps are not judged, nor are few rows.
+    """
+    if rows.num_rows < _FEWEST_ROWS:
+        return True
+    step = (rows.num_rows - _SAMPLE_ROWS) // (_SAMPLES - 1)
+    samples = pa.concat_tables(rows.slice(number * step, _SAMPLE_ROWS) for number in range(_SAMPLES))
+    found: list[str] = []
+    has_all = True
+    for field, column in zip(samples.schema, samples.columns, strict=True):
+        for path, values in _members(field.name, column):
+            if _are_unique(values):
+                has_all = False
+            else:
+                found.extend(_leaf_paths(values.type, path))
+    return has_all or found
+
+
+def _members(path: str, column: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Yield the column, or the members of a struct at any depth."""
+    if not pa.types.is_struct(column.type):
+        yield path, column
+        return
+    for field, values in zip(column.type, column.flatten(), strict=True):
+        yield from _members(f"{path}.{field.name}", values)
+
+
+def _are_unique(values: pa.ChunkedArray) -> bool:
+    kind = values.type
+    if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
+        return False
+    valid = len(values) - values.null_count
+    return bool(2 * valid > len(values) and 32 * pc.count_distinct(values).as_py() >= _DISTINCT_OF_32 * valid)
+
+
+def _leaf_paths(kind: pa.DataType, path: str) -> Iterator[str]:
+    """Yield the paths of the Parquet leaves of a column, as Arrow names them."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaf_paths(field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        yield from _leaf_paths(kind.key_type, f"{path}.key_value.key")
+        yield from _leaf_paths(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _leaf_paths(kind.value_type, f"{path}.list.element")
+    else:
+        yield path

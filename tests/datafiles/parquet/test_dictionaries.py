@@ -1,0 +1,68 @@
+"""Alone in showing which columns of a new file have no dictionary."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.parquet.dictionaries import without_unique_columns
+
+ROWS = 100_000
+RNG = np.random.default_rng(3)
+
+
+def texts(numbers: np.ndarray) -> pa.Array:
+    return pc.binary_join_element_wise("text", pa.array(numbers).cast(pa.string()), "-")
+
+
+UNIQUE = {
+    "numbers in order": pa.array(range(ROWS)),
+    "doubles": pa.array(RNG.random(ROWS)),
+    "texts": texts(RNG.permutation(ROWS)),
+    "decimals": pa.array(RNG.integers(0, 10**12, ROWS)).cast(pa.decimal128(19, 0)),
+    "a third is null": pa.array(range(ROWS), mask=np.arange(ROWS) % 3 == 0),
+    "times": pa.array(RNG.integers(0, 10**15, ROWS)).cast(pa.timestamp("us", "UTC")),
+}
+REPEATED = {
+    "booleans": pa.array(np.arange(ROWS) % 2 == 0),
+    "few in cycles": pa.array(np.arange(ROWS) % 10_000),
+    "each four times in order": pa.array(np.arange(ROWS) // 4),
+    "few at random": texts(RNG.integers(0, 20_000, ROWS)),
+    "the second half repeats the first": pa.array(np.arange(ROWS) % (ROWS // 2) // 2),
+    "nulls": pa.nulls(ROWS, pa.int64()),
+    "most are null": pa.array(range(ROWS), mask=np.arange(ROWS) % 3 > 0),
+    "lists": pa.array([[number] for number in range(ROWS)]),
+    "one decimal": pa.array([Decimal("1.5")] * ROWS),
+}
+
+
+@pytest.mark.parametrize("name", [*UNIQUE, *REPEATED])
+def test_a_column_of_values_that_nearly_all_differ_has_no_dictionary(name: str) -> None:
+    values = {**UNIQUE, **REPEATED}[name]
+    beside = pa.array(np.arange(ROWS) % 7)
+    path = f"{name}.list.element" if name == "lists" else name
+    inner = pa.StructArray.from_arrays([values, beside], names=[name, "few"])
+    rows = pa.table({name: values, "few": beside, "s": inner})
+    has_dictionary = without_unique_columns(rows)
+    if name in UNIQUE:
+        assert has_dictionary == ["few", "s.few"]
+    else:
+        assert has_dictionary is True
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, use_dictionary=has_dictionary) as writer:
+        writer.write_table(rows, row_group_size=ROWS)
+    group = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.row_group(0)
+    chunks = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+    assert chunks["few"].has_dictionary_page
+    assert chunks["s.few"].has_dictionary_page
+    assert chunks[path].has_dictionary_page == (name in REPEATED and name != "booleans")
+    assert pq.read_table(pa.BufferReader(sink.getvalue())).equals(rows)
+
+
+def test_a_file_of_few_rows_is_not_judged() -> None:
+    assert without_unique_columns(pa.table({"id": range(1_000)})) is True
