@@ -49,6 +49,10 @@ MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
 """Yields the new images of rows, in their order."""
 
 
+# A file is rewritten if less than this part of it stays as it is.
+_MOST_OF_FILE = 8
+
+
 class NotInPlace(Exception):
     """The file must be rewritten."""
 
@@ -132,8 +136,8 @@ class _Copy:
         splice = Splice.of(parquet, frozenset(places), groups)
         if splice is None or any(forbids_null(field.type) for field in self._assigned):
             raise NotInPlace("the file is of another writer")
-        if 2 * splice.kept_bytes < splice.all_bytes:
-            # A rewrite keeps dictionaries, and is faster for most of the bytes.
+        if _MOST_OF_FILE * splice.kept_bytes < splice.all_bytes:
+            # A rewrite keeps dictionaries, and is faster for nearly all of the bytes.
             raise NotInPlace("most of the file changes")
         self._splice = splice
         self._statistics = layout.statistics_for(pa.schema(list(self._held)))
