@@ -240,7 +240,7 @@ class ParquetScan(FileScan):
                 raise ColumnMismatch(field.name, column.type, field.type, "an instant has a zone")
             _check_decimals(field, column)
         columns = super()._columns(planned, rows)
-        for index, name in enumerate(self.schema.names):
+        for index, name in enumerate(self.schema.names if self.defaults or self.padded else ()):
             if name in self.defaults and members.find_name(name) is None:
                 columns[index] = pa.repeat(self.defaults[name], rows.num_rows)
             if name in self.padded:

@@ -198,7 +198,10 @@ def _check_groups(schema: pq.ParquetSchema) -> None:
     Only the text of a schema shows the annotations of groups; the paths of the leaves show which are names.
     Source: parquet-format, LogicalTypes, "Backward-compatibility rules"; Arrow follows later ones than Spark.
     """
-    leaves = iter([schema.column(index).path for index in range(len(schema))])
+    paths = [schema.column(index).path for index in range(len(schema))]
+    if not any("." in path or "\n" in path for path in paths):
+        return  # no groups
+    leaves = iter(paths)
     leaf = next(leaves, None)
     above: list[_Node] = []
     for line in str(schema).split("\n")[1:]:
@@ -297,6 +300,10 @@ def _column(field: pa.Field, *, is_orc: bool, is_int96: bool = False) -> StructF
 def _type(field: pa.Field, *, is_orc: bool) -> DataType:
     kind, is_a = field.type, pa.types
     marked = (field.metadata or {}).get(ORC_TYPE_KEY, b"").decode()
+    # Most columns are of these types.
+    found = None if is_a.is_timestamp(kind) or kind in _NOT_SO else FROM_ARROW.get(kind)
+    if found is not None and marked in ("", "timestamp_ntz", _ORC_NAMES.get(found, getattr(found, "value", None))):
+        return found
     if is_a.is_dictionary(kind):
         return _type(field.with_type(kind.value_type), is_orc=is_orc)
     if is_a.is_fixed_size_binary(kind):
@@ -313,9 +320,6 @@ def _type(field: pa.Field, *, is_orc: bool) -> DataType:
         return MapType(_inner(kind.key_field, is_orc), _inner(kind.item_field, is_orc))
     if is_a.is_struct(kind) and kind.num_fields:
         return _struct(StructField(each.name, _inner(each, is_orc)) for each in kind)
-    found = None if is_a.is_timestamp(kind) or kind in _NOT_SO else FROM_ARROW.get(kind)
-    if found is not None and marked in ("", "timestamp_ntz", _ORC_NAMES.get(found, getattr(found, "value", None))):
-        return found
     raise NotSpark(f"column {field.name!r} of the type {marked or kind}")
 
 
