@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import shutil
@@ -174,6 +175,8 @@ class Bench:
         """Run a job of ours. Without a cluster, Spark starts only if a job needs it."""
         from airflow_txlog.jobs.run import run_job
 
+        # As in a job's own process.
+        gc.freeze()
         return run_job(spec, self.spark) if self.workers else run_job(spec, None, start=lambda: self.spark)
 
     def close(self) -> None:

@@ -35,8 +35,8 @@ from airflow_txlog.storage.base import side_by_side
 
 T = TypeVar("T")
 
-# To learn a form costs about as much as to read so many files alone; few writers have written one table.
-_ALONE_A_FORM = 16
+# After so many files without a known form, one is learned. The first one costs a process as much as ten files.
+_ALONE_A_FORM = 4
 _MOST_FORMS = 16
 _MOST_ROWS = 8_192
 # The rows and bytes that are joined before they are passed on.
@@ -92,14 +92,15 @@ def in_runs(
             columns = [field for field in schema if field.name not in given]
             reader = readers.setdefault(given, _Rows(columns, is_read_again))
         found = reader.read(planned.file) if planned.deleted is None and planned.parts == 1 else None
-        if waiting and (found is None or _is_full(waiting[-1], planned, found, rows, size_bytes)):
+        if waiting and (found is None or _is_full(waiting[-1], planned, found[0], rows, size_bytes)):
             yield _joined(waiting)
             waiting, rows, size_bytes = [], 0, 0
         if found is None:
             yield Run(files=[planned])
             continue
-        waiting.append((planned, found))
-        rows, size_bytes = rows + found.num_rows, size_bytes + found.nbytes
+        table = found[0]
+        waiting.append((planned, table))
+        rows, size_bytes = rows + table.num_rows, size_bytes + found[1]
     if waiting:
         yield _joined(waiting)
 
@@ -233,8 +234,8 @@ class _Rows:
         self._forms: KnownForms[list[str]] = KnownForms(is_read_again=is_read_again)
         """The names of the wanted columns in files of a form."""
 
-    def read(self, file: DataFile) -> pa.Table | None:
-        """Return the rows of a small file whose footer has a known form; None for any other file."""
+    def read(self, file: DataFile) -> tuple[pa.Table, int] | None:
+        """Return the rows of a small file whose footer has a known form, and their bytes; None for any other file."""
         found = self._forms.find(file)
         # The file is read once more, on its own, and the error raised with its name.
         with contextlib.suppress(TxlogError, ValueError, OSError, pa.ArrowException):
@@ -245,9 +246,10 @@ class _Rows:
                 parquet = pq.ParquetFile(pa.BufferReader(found.data), **ARROW_OPTIONS)
                 table = parquet.read(columns=found.facts, use_threads=False)
                 # The footer may understate the bytes. Texts of two gigabytes would make a second batch.
-                if table.num_rows == found.footer.num_rows and table.nbytes <= BATCH_BYTES:
+                size_bytes = table.nbytes
+                if table.num_rows == found.footer.num_rows and size_bytes <= BATCH_BYTES:
                     count_rows(read=found.footer.num_rows)
-                    return table
+                    return table, size_bytes
         return None
 
     def _learn(self, file: DataFile) -> None:
