@@ -22,6 +22,8 @@ from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
 from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import PLAIN
+from tests.engine.erasure.test_described_files import EMAIL, table_with_subject
+from tests.engine.erasure.test_described_files import SUBJECT as PERSON
 from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, rows
 from tests.helpers import staged
 from tests.helpers.byte_search import holding
@@ -247,6 +249,31 @@ def test_the_ledger_of_the_connection_knows_the_subjects_before_the_first_delete
     (entry,) = recorded_in(ledger)
     assert (entry["request_id"], entry["subjects"]) == ("r-17", 1)
     assert holding(tmp_path / "erased", SUBJECT) == []
+
+
+def test_the_report_is_incomplete_while_the_log_describes_a_file_of_a_subject_by_another_column(tmp_path: Path) -> None:
+    users = table_with_subject(tmp_path / "users")
+    given: dict[str, Any] = {"subjects": [PERSON]}
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, {users.uri: "user_id"}, cut_log=False, **given)
+    assert {path.partition("/")[0] for path in holding(tmp_path / "users", EMAIL)} == {"_delta_log"}
+    (table,) = report_of(tmp_path)["tables"]
+    assert table["verdicts"]["statistic only"] >= len(holding(tmp_path / "users", EMAIL))
+    assert all("of a file that held a subject" in each["places"] for each in table["left"])
+    # No run has searched the file for the subjects of another request, and it is gone.
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, {users.uri: "user_id"}, cut_log=False, request_id="r-18", **given)
+    assert erase(tmp_path, {users.uri: "user_id"}, request_id="r-19", **given)["complete"]
+    assert holding(tmp_path / "users", EMAIL) == holding(tmp_path / "reports", EMAIL) == []
+
+
+def test_the_log_describes_no_file_of_a_request_whose_subject_has_no_row(tmp_path: Path) -> None:
+    users = table_with_subject(tmp_path / "users")
+    requests = {"r-18": [PERSON], "r-19": [424_242]}
+    given = {"subjects": None, "request_id": None, "requests": requests}
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, {users.uri: "user_id"}, cut_log=False, **given)
+    assert set(raised.value.facts["requests"]) == {"r-18"}
 
 
 def test_wrong_arguments_are_refused_before_anything_is_done(tmp_path: Path) -> None:

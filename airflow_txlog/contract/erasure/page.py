@@ -59,6 +59,7 @@ def page_of(body: Mapping[str, Any], public_key: str | None, document: str) -> s
             f"<title>Erasure report {request}</title><style>{_STYLE}</style></head><body>",
             f'<h1>Erasure report</h1><p class="muted">Request {request}, report of {_moment(body["created"])}</p>',
             *_result(body),
+            *_scope(body.get("scope", ())),
             *_times(body),
             *_tables(body["tables"]),
             *_checklist(body["checklist"]),
@@ -86,6 +87,13 @@ def _result(body: Mapping[str, Any]) -> Iterable[str]:
     if held:
         yield f"<p>{_number(len(held), 'table')} under a legal hold: not erased, and not part of this result.</p>"
     yield "</div>"
+
+
+def _scope(texts: Sequence[str]) -> Iterable[str]:
+    if texts:
+        yield "<h2>What a complete report covers</h2><ul>"
+        yield from (f"<li>{escape(text)}</li>" for text in texts)
+        yield "</ul>"
 
 
 def _times(body: Mapping[str, Any]) -> Iterable[str]:

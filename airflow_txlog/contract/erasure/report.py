@@ -36,6 +36,18 @@ CHECKLIST: Mapping[str, str] = {
 """Places that no program here can read. The controller declares each of them."""
 
 
+_SCOPE = (
+    "Key column: no object of the tables contains a value of the subjects, in any column, in a name or in the log.",
+    "Other columns of the subjects' rows: the rows and the files that held them are gone.",
+    "Rows of other people: personal data of a subject in them was searched for by the key alone.",
+)
+_AFTER_ERASURE = "The log no longer describes such a file, neither by bounds of a column nor by values of partitions."
+_WITHOUT_ERASURE = (
+    "The log may still describe files that were deleted earlier by bounds of other columns: no erasure preceded this "
+    "verification, so nothing shows which files held a subject."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The verdicts on the objects of one table.
@@ -133,6 +145,13 @@ class ErasureReport:
         is_held = all(each.state == OUT_OF_SCOPE for each in self.tables)
         return not is_held and all(each.is_complete for each in self.tables)
 
+    @property
+    def scope(self) -> list[str]:
+        """The data that a complete report vouches for, and the limits, for people."""
+        verified = [each for each in self.tables if each.state == VERIFIED]
+        is_erased = bool(verified) and all(each.steps for each in verified)
+        return [*_SCOPE, _AFTER_ERASURE if is_erased else _WITHOUT_ERASURE]
+
     def body(self) -> dict[str, Any]:
         """Return the part of the document that is signed."""
         checklist = [
@@ -144,6 +163,7 @@ class ErasureReport:
             "request_id": self.request_id,
             "created": self.created,
             "complete": self.is_complete,
+            "scope": self.scope,
             "times": asdict(self.times),
             "tables": [asdict(each) for each in self.tables],
             "checklist": checklist,

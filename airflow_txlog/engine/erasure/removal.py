@@ -2,8 +2,9 @@
 
 The caller first deletes the rows and rewrites files with deletion vectors. Then files that hold a value and that the
 latest version does not need are deleted, regardless of the retention, and so are the tombstones of applied changes
-(`erasure.forgotten_deletions`). If the log holds a value, a checkpoint is written
-without the tombstones of deleted files, and the log is cut at it. The invariants: a file of the latest version stays,
+(`erasure.forgotten_deletions`). If the log holds a value, or describes a file that held a subject or that is gone by a
+value of any column, a checkpoint is written without the tombstones of deleted files, and the log is cut at it: those
+bounds may be the subject's own. The invariants: a file of the latest version stays,
 and so does a staged change until it expires; an object that a running writer may still need, judged by its age, stays;
 and the log is cut only at a checkpoint that was read back and compared. Each step depends only on the objects that
 exist, so a killed removal can be run again. Source: soundness A16; protocol, "Metadata Cleanup".
@@ -14,7 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 import pyarrow.compute as pc
 
@@ -26,6 +28,7 @@ from airflow_txlog.engine.checkpointing import (
     replace_checkpoint,
 )
 from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.erasure.described_files import DESCRIBED, described
 from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, ObjectVerdict, verdict_on
@@ -39,6 +42,7 @@ from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.vacuum import vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo
 
 Say = Callable[[str], object]
@@ -101,8 +105,9 @@ def remove_traces(
 
     `writer_ms`: the longest time that a writer of the table takes from its first read to its commit. A file that no
     commit names, and a commit that was followed by another one, stay that long. 0: nothing else writes now.
-    `cuts_log`: cut the log if it holds a value. Its older versions can no longer be read then. `note` gets the objects
-    with their verdicts before any of them is deleted, and may get some that stay.
+    `cuts_log`: cut the log if it holds a value, or describes a file that held one, or that is gone. Its older versions
+    can no longer be read then. `note` gets the objects with their verdicts before any of them is deleted, and may get
+    some that stay.
 
     Raises UnsupportedFeature if the table may not be written here, and the errors of the store.
     """
@@ -139,9 +144,13 @@ class _Removing:
         self._held: list[FileInfo] = []
         self._of_others: tuple[str, ...] = ()
         self._found: dict[str, Held] = {}
+        # The files whose descriptions may stay: they were searched, and hold no subject.
+        self._clean: set[str] = set()
 
     def _holds(self, info: FileInfo, named: Collection[str] = ()) -> bool:
         verdict = verdict_on(self._store, info, self._forms)
+        if verdict.passes and info.path.startswith(_LOG) and self._describes_unclean(info):
+            verdict = replace(verdict, verdict="statistic only", traces=(DESCRIBED,))
         # One that cannot be read may hold a value.
         holds = info.path in named or not verdict.passes
         if holds:
@@ -149,6 +158,19 @@ class _Removing:
             if known is None or known.verdict != verdict:
                 self._found[info.path] = Held(info, verdict)
         return holds
+
+    def _describes_unclean(self, info: FileInfo) -> bool:
+        """Return whether an object describes, by a value, a file that held a subject, or may have held one."""
+        with suppress(FileNotFoundError):
+            return any(map(self._is_unclean, described(self._store, info, lambda path: path not in self._clean)))
+        return False
+
+    def _is_unclean(self, path: str) -> bool:
+        if is_absolute(path) or path in self._found or self._store.stat(path) is None:
+            return True
+        # It has appeared since the files were listed.
+        self._clean.add(path)
+        return False
 
     def _note_down(self) -> None:
         """Hand on the objects found so far, before one of them goes: a kill must not take the record of it."""
@@ -180,7 +202,11 @@ class _Removing:
         begun = self._table.begin().snapshot
         assert begun is not None
         named = self._in_tombstones(begun)
-        self._held = [info for info in self._unneeded(begun) if self._holds(info, named)]
+        unneeded = list(self._unneeded(begun))
+        self._held = [info for info in unneeded if not info.path.startswith(_LOG) and self._holds(info, named)]
+        self._clean.difference_update(self._found)
+        # What a killed writer left in the log may describe them.
+        self._held += [info for info in unneeded if info.path.startswith(_LOG) and self._holds(info)]
         deleted = size = 0
         if self._held:
             only = frozenset(info.path for info in self._held)
@@ -191,8 +217,10 @@ class _Removing:
             self._note_down()
             done = vacuum_table(self._table, request, tags=self._tags)
             deleted, size = done.deleted_files, done.size_bytes
-        for folder in self._store.list_directories():
-            if not folder.startswith(_LOG) and self._forms.in_path(folder):
+        # The folders of partitions by other columns have values of the rows in their names.
+        emptied = {str(folder) for info in self._held for folder in PurePosixPath(info.path).parents}
+        for folder in sorted(self._store.list_directories(), reverse=True):
+            if not folder.startswith(_LOG) and (folder in emptied or self._forms.in_path(folder)):
                 self._store.delete_empty_directory(folder)
         return deleted, size
 
@@ -202,6 +230,8 @@ class _Removing:
         named = files_named(state.live, TOMBSTONES.empty_table(), self._store.root, 0)
         visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
         listed = list(self._store.walk(lambda folder: None))
+        self._clean = {info.path for info in listed}
+        self._clean.update(canonical_paths(state.live.column("path"), self._store.root).to_pylist())
         inner = {info.path.partition(_INNER_LOG)[0] + "/" for info in listed if _INNER_LOG in info.path}
         # Their owners delete them: no vacuum does, however long it waits.
         self._of_others = ("",) if state.shares_folder else tuple(inner)
@@ -257,8 +287,9 @@ class _Removing:
     # --- the log ----------------------------------------------------------------------------------------------------
 
     def cut(self) -> tuple[int | None, int, list[Wait]]:
-        """Cut the log if it holds a value. Return the version of the cut, how many files went, and the waits.
+        """Cut the log if it holds a value, or describes a file that did.
 
+        Return the version of the cut, how many files went, and the waits.
         Raises FileNotFoundError if other cleanups delete files of the log during each of several tries.
         """
         for _ in range(_MOST_CLEANUPS):

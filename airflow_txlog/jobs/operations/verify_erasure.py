@@ -11,6 +11,7 @@ import dataclasses
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +24,25 @@ from airflow_txlog.contract.operations import VerifyErasure
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
+from airflow_txlog.engine.erasure.described_files import DESCRIBED, UNKNOWN
+from airflow_txlog.engine.erasure.described_files import described as described_in
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
-from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.log.names import LOG_DIRECTORY, commit_name
+from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.erasure_lists import ErasureRecord, ListWriter, entry_of, lists_of, read_record
+from airflow_txlog.jobs.files.erasure_lists import (
+    ErasureRecord,
+    ListWriter,
+    entry_of,
+    lists_of,
+    objects_in,
+    read_record,
+)
 from airflow_txlog.jobs.source.given_keys import given_requests
+from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo, Store
 
 _PLACES_SHOWN = 300
@@ -47,8 +59,11 @@ def verify_erasure(context: JobContext) -> JobResult:
     with context.step("read"):
         requests = given_requests(context, described, snapshot)
     start_ms = context.clock.now_ms()
+    read = (read_record(lists, name, context.spec.records_key, context.log) for name in described.records)
+    records = [each for each in read if each is not None]
     with context.step("verify"):
-        held = _verdicts(snapshot, requests)
+        gone = _Described(snapshot, requests, lists, records) if described.records else None
+        held = _verdicts(snapshot, requests, gone)
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
     # A commit that came after the last listing was not opened.
     log, opened = look(snapshot.store, 0), {each.others.path for each in held}
@@ -63,8 +78,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         to_time=moment_text(context.clock.now_ms()),
         tools={"airflow_txlog": __version__, "pyarrow": pa.__version__, "python": platform.python_version()},
     )
-    records = [read_record(lists, name, context.spec.records_key, context.log) for name in described.records]
-    findings = _Findings(common, requests, held, [each for each in records if each is not None], keys, lists)
+    findings = _Findings(common, requests, held, records, keys, lists)
     with context.step("report"):
         by_request = {request_id: dataclasses.asdict(findings.of(request_id)) for request_id in requests.by_id}
     whole = Counter(_of_all(each) for each in held)
@@ -79,14 +93,57 @@ def verify_erasure(context: JobContext) -> JobResult:
     return dataclasses.replace(result, details=Details(findings=by_request))
 
 
-def _verdicts(snapshot: Snapshot, requests: Requests) -> list[Holders]:
+class _Described:
+    """The files that are gone after an erasure, and that an object of the log may still describe by values.
+
+    A file that no list of the erasure has went before it, by a vacuum. Whether it held a subject is unknown.
+    """
+
+    def __init__(self, snapshot: Snapshot, requests: Requests, lists: Store, records: Sequence[ErasureRecord]) -> None:
+        self._store, self._forms = snapshot.store, requests.forms
+        named = [("", each) for each in records]
+        # As the lists show them: with marks in the place of values.
+        self._deleted = {
+            request_id: {line["path"] for line in objects_in(lists, named, request_id) if not _is_of_log(line["path"])}
+            for request_id in requests.by_id
+        }
+        live = canonical_paths(snapshot.files(columns=["path"]).column("path"), snapshot.uri).to_pylist()
+        self._there = {*live, *(info.path for info in self._store.walk(lambda folder: None))}
+
+    def added_to(self, held: Holders, target: FileInfo | str) -> Holders:
+        """Return the verdicts with that of an object which describes a file of a request's subject."""
+        if isinstance(target, str) or not _is_of_log(target.path):
+            return held
+        by_request = dict(held.by_request)
+        # An object that is damaged or gone has a verdict already.
+        with suppress(OSError, ValueError, pa.ArrowException):
+            gone = filter(self._is_gone, described_in(self._store, target, lambda path: path not in self._there))
+            shown = set(map(self._forms.without_values, gone))
+            unknown = shown.difference(*self._deleted.values())
+            for request_id, paths in self._deleted.items():
+                found = held.of(request_id)
+                if found.passes and (unknown or not shown.isdisjoint(paths)):
+                    traces = (*found.traces, DESCRIBED if not shown.isdisjoint(paths) else UNKNOWN)
+                    by_request[request_id] = dataclasses.replace(found, verdict="statistic only", traces=traces)
+        return Holders(by_request, held.others)
+
+    def _is_gone(self, path: str) -> bool:
+        return is_absolute(path) or self._store.stat(path) is None
+
+
+def _is_of_log(path: str) -> bool:
+    return path.startswith(f"{LOG_DIRECTORY}/")
+
+
+def _verdicts(snapshot: Snapshot, requests: Requests, gone: _Described | None) -> list[Holders]:
     """Return the verdicts on each object: for the requests whose subject it holds, and for the others."""
     attribution = Attribution(snapshot.store, requests)
     # A verdict stays here as long as its id is looked for: not each is yielded.
     noted: dict[int, tuple[ObjectVerdict, Holders]] = {}
 
     def note(target: FileInfo | str, found: ObjectVerdict) -> None:
-        noted[id(found)] = found, attribution.of(target, found)
+        holders = attribution.of(target, found)
+        noted[id(found)] = found, holders if gone is None else gone.added_to(holders, target)
 
     held = []
     for found in verify(snapshot, requests.forms, note):
