@@ -23,6 +23,7 @@ DELETES_COLUMN = "__txlog_deletes"
 SEQUENCE_COLUMN = "_txlog_sequence"
 """The sequence of an event that the table remembers; its keys are named by `key_column`."""
 KEY_PREFIX = "_txlog_key_"
+COUNT_SCHEMA = pa.schema([("count", pa.int64())])
 
 
 def key_column(number: int) -> str:
@@ -135,6 +136,24 @@ class NewestEvent:
         one, other = number.filter(is_as_new), number.take(first).filter(is_as_new)
         are_events = pc.and_(pc.is_valid(one), pc.is_valid(other))
         self.events.check_clear(rows, deletes, (one.filter(are_events), other.filter(are_events)))
+
+
+def greatest_sequence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the greatest sequence of each batch of remembered events."""
+    for batch in batches:
+        greatest = pc.max(batch.column(SEQUENCE_COLUMN))
+        yield pa.RecordBatch.from_arrays([pa.array([greatest.as_py()], greatest.type)], [SEQUENCE_COLUMN])
+
+
+def counted_until(
+    horizon: pa.Scalar, sequence: str, acting: tuple[str, bool | int], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield how many rows of each batch have at most this sequence, and the value of `acting` in its column."""
+    name, value = acting
+    for batch in batches:
+        is_late = pc.less_equal(batch.column(sequence), horizon)
+        found = pc.and_(is_late, pc.equal(batch.column(name), value))
+        yield pa.RecordBatch.from_arrays([pa.array([found.true_count])], COUNT_SCHEMA.names)
 
 
 def deletions(keys: Sequence[str], sequence: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

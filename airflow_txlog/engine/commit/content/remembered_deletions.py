@@ -37,9 +37,14 @@ class TombstoneFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of one folder that count."""
+    """The files of one folder that count.
+
+    `horizon`: the text of the greatest sequence in files that no longer count; None if there were none.
+    """
 
     files: tuple[TombstoneFile, ...]
+    # As bytes, it is no text in the file that could be taken for a subject's.
+    horizon: bytes | None = None
     format: int = _FORMAT
 
     @property

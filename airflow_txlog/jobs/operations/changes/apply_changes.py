@@ -23,14 +23,23 @@ from airflow_txlog.contract.operations import (
     UpdateClause,
 )
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, Events, NewestEvent, deletions
+from airflow_txlog.datafiles.tasks.change_rows import (
+    COUNT_SCHEMA,
+    DELETES_COLUMN,
+    Events,
+    NewestEvent,
+    counted_until,
+    deletions,
+)
 from airflow_txlog.datafiles.tasks.folded_rows import Input
+from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import plain_condition
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, bare_columns, bare_type
 from airflow_txlog.errors import SchemaMismatch, UnsupportedPredicate
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.files.scan import bins_for
 from airflow_txlog.jobs.operations.changes.tombstones import Recording, Tombstones, check_life, tombstones_of
 from airflow_txlog.jobs.operations.merge.by_keys import kept_as_null
 from airflow_txlog.jobs.operations.merge.job import MergeRows, PreparedMerge
@@ -46,7 +55,13 @@ from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.operation import Found, StagedWork
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.source.folded import check_compared, folded
-from airflow_txlog.jobs.source.materialized import MaterializedSource, input_scan, read_input, stored_of
+from airflow_txlog.jobs.source.materialized import (
+    MaterializedSource,
+    input_scan,
+    read_input,
+    stored_of,
+    unmatched_plan,
+)
 from airflow_txlog.jobs.sql.columns import check_has_columns, missing_column
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.sql.expression import Column, Expression, columns_of
@@ -179,6 +194,7 @@ class NewestEvents(MergeRows):
         self._events: MaterializedSource | None = None
         self._folded: MaterializedSource | None = None
         self._tombstones: Tombstones | None = None
+        self._num_revived = 0
         self._recording = Recording(context, self._changes.tombstone_hours)
 
     def meet(self, snapshot: Snapshot, columns: StructType) -> None:
@@ -293,10 +309,46 @@ class NewestEvents(MergeRows):
         scan = input_scan(context, source.files, stored_of(source, {*met.keys, met.sequence, DELETES_COLUMN}))
         return Task(source=scan, steps=(partial(deletions, met.keys, met.sequence),))
 
+    def check(self, prepared: PreparedMerge, found: Found) -> None:
+        """Check as a merge does; warn if a row that is inserted may be one whose tombstone has been dropped."""
+        super().check(prepared, found)
+        self._num_revived = self._may_revive(prepared.source, found)
+        if self._num_revived:
+            self._context.log(
+                f"warning: {plural(self._num_revived, 'event')} of keys without a row are not newer than the newest "
+                "tombstone that the table has dropped. If one of these rows was deleted, this run brings it back. "
+                "Delete it again, and raise tombstone_hours if such events come"
+            )
+
+    def _may_revive(self, source: MaterializedSource, found: Found) -> int:
+        """Return how many inserted rows are not newer than the newest tombstone that the table has dropped."""
+        context, inserting, known = self._context, self._inserting, self._tombstones
+        horizon = None if known is None else known.greatest_dropped
+        if horizon is None or inserting is None or not source.num_rows:
+            return 0
+        sequence, name, value = inserting
+        matched, buckets = found.matches.source_rows.parts, range(source.num_buckets)
+        plan = unmatched_plan(context, source, [sequence, name], matched, buckets)
+        if not plan.num_files:
+            return 0
+        scan = MaterializedScan(bins=bins_for(context, plan), schema=plan.schema, written=context.written_rows)
+        task = Task(source=scan, steps=(partial(counted_until, horizon, sequence, (name, value)),))
+        counts = context.executor.run([task], COUNT_SCHEMA, "compare events with dropped tombstones")
+        return pc.sum(counts.column("count"), min_count=0).as_py() or 0
+
+    @property
+    def _inserting(self) -> tuple[str, str, bool | int] | None:
+        """The columns of a folded row with its sequence and with what it does, and the value of one that inserts.
+
+        None if a deletion leaves a row, which a late event meets.
+        """
+        return self._met.sequence, DELETES_COLUMN, False
+
     def metrics(self, prepared: PreparedMerge, found: Found, work: StagedWork) -> dict[str, int]:
         assert self._events is not None
         counted, given = super().metrics(prepared, found, work), self._events.num_rows
-        return {**counted, "numEvents": given, **self._ignored(given, prepared.source.num_rows, found)}
+        late = {"numPossiblyRevivedRows": self._num_revived}
+        return {**counted, "numEvents": given, **self._ignored(given, prepared.source.num_rows, found), **late}
 
     def _ignored(self, given: int, kept: int, found: Found) -> dict[str, int]:
         """Return the count of events without an effect: a row, a tombstone or another event of the key is newer."""

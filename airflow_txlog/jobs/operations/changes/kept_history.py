@@ -255,6 +255,10 @@ class KeptHistory(NewestEvents):
         inputs = [first, (rows, keys), *((each, known.keys) for each in known.scans(context))]
         return folded(context, inputs, fold, columns, size_bytes=size_bytes)
 
+    @property
+    def _inserting(self) -> tuple[str, str, bool | int] | None:
+        return None
+
     def _ignored(self, given: int, kept: int, found: Found) -> dict[str, int]:
         """Return nothing: a row may follow from many events, also from those that were remembered."""
         return {}
@@ -300,6 +304,10 @@ class KeptValues(KeptHistory):
 
     def _met_by(self) -> list[str]:
         return []
+
+    @property
+    def _inserting(self) -> tuple[str, str, bool | int] | None:
+        return self._met.kept_sequence, ACTION_COLUMN, WRITE
 
     def _histories(
         self, tx: Transaction, snapshot: Snapshot, events: MaterializedSource, known: Tombstones

@@ -15,9 +15,11 @@ from itertools import groupby
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace as replace_fields
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, key_column
+from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, greatest_sequence, key_column
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task
 from airflow_txlog.engine import Snapshot, Transaction
@@ -45,6 +47,8 @@ _LEAST_AGE_MS = 8 * 24 * _HOUR_MS
 # From this many files on, those of earlier runs become one for each of the shares of their life.
 _MOST_FILES = 16
 _SHARES_OF_LIFE = 8
+# The text of such a sequence is that of its number.
+_NUMBERED = {pa.timestamp("us").id: pa.int64(), pa.date32().id: pa.int32()}
 # A manifest has some dozen files, and those of one run.
 _MOST_MANIFEST_BYTES = 32 * 2**20
 
@@ -55,7 +59,7 @@ class Tombstones:
 
     `number`: of their manifest; None if there never was one. `folder`: of this manifest and all that it lists. `types`:
     of the keys and of the sequence. `names`: the physical ones of the keys. `values`: the columns with the rest of a
-    remembered event, if more than deletions are remembered.
+    remembered event, if more than deletions are remembered. `horizon`: as that of a manifest.
     """
 
     application: str
@@ -65,6 +69,7 @@ class Tombstones:
     types: tuple[pa.DataType, ...]
     names: tuple[str, ...]
     values: tuple[pa.Field, ...] = ()
+    horizon: bytes | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -76,6 +81,15 @@ class Tombstones:
         return pa.schema([*map(pa.field, [*self.keys, SEQUENCE_COLUMN], self.types), *self.values])
 
     @property
+    def greatest_dropped(self) -> pa.Scalar | None:
+        """The greatest sequence of the tombstones that the table has dropped; None if it has dropped none."""
+        if self.horizon is None:
+            return None
+        text, kind = self.horizon.decode(), self.types[-1]
+        number = _NUMBERED.get(kind.id)
+        return pa.scalar(text).cast(kind) if number is None else pa.scalar(int(text), number).cast(kind)
+
+    @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
@@ -83,11 +97,14 @@ class Tombstones:
         """Return the scans of all tombstones: one, or none if there are none."""
         return [self.scan(context, self.files)] if self.files else []
 
-    def scan(self, context: JobContext, files: Sequence[TombstoneFile]) -> MaterializedScan:
-        """Return the scan of some of the files."""
+    def scan(
+        self, context: JobContext, files: Sequence[TombstoneFile], names: Sequence[str] | None = None
+    ) -> MaterializedScan:
+        """Return the scan of some of the files, and of some of their columns."""
         paths, sizes = [f"{self.folder}/{file.name}" for file in files], [file.size_bytes for file in files]
-        plan = plan_of(context.store, self.schema, paths, sizes)
-        return MaterializedScan(bins=bins_for(context, plan), schema=self.schema)
+        schema = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
+        plan = plan_of(context.store, schema, paths, sizes)
+        return MaterializedScan(bins=bins_for(context, plan), schema=schema)
 
     def path_of(self, number: int) -> str:
         """Return the path of a manifest."""
@@ -139,10 +156,11 @@ def tombstones_of(
     if found.number is None or found.number <= NO_TOMBSTONES:
         return found
     may_matter = context.clock.now_ms() - (found.number >> NUMBER_BITS) < hours * _HOUR_MS
-    return replace(found, files=_listed(context, found, found.path_of(found.number), may_matter=may_matter))
+    manifest = _listed(context, found, found.path_of(found.number), may_matter=may_matter)
+    return replace(found, files=manifest.files, horizon=manifest.horizon)
 
 
-def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bool) -> tuple[TombstoneFile, ...]:
+def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bool) -> Manifest:
     sizes = {info.path: info.size_bytes for info in context.store.list(known.folder)}
     if sizes.get(path, 0) > _MOST_MANIFEST_BYTES:
         raise _broken(context, path, "is larger than any that this package writes")
@@ -150,16 +168,16 @@ def _listed(context: JobContext, known: Tombstones, path: str, *, may_matter: bo
         found = decoded(context.store.read(path))
     except FileNotFoundError as error:
         if not may_matter:
-            return ()
+            return Manifest(files=())
         raise _broken(context, path, "is gone") from error
     except msgspec.MsgspecError as error:
         raise _broken(context, path, "cannot be read") from error
     if not found.is_known:
         raise _broken(context, path, "is not of a form that this release knows")
     if all(sizes.get(f"{known.folder}/{file.name}") == file.size_bytes for file in found.files):
-        return found.files
+        return found
     if not may_matter:
-        return ()
+        return replace_fields(found, files=())
     raise _broken(context, path, "names files that are gone or have changed")
 
 
@@ -201,20 +219,35 @@ class Recording:
         new = self._staged(known, task, now_ms)
         kept = [file for file in known.files if file.recorded_ms > now_ms - self._life_ms]
         self._log(known, kept, new)
+        horizon = self._horizon(known, [file for file in known.files if file not in kept])
         if len(kept) >= _MOST_FILES:
             kept = self._fewer(known, kept)
-        manifest = Manifest(files=(*kept, *new))
+        manifest = Manifest(files=(*kept, *new), horizon=horizon)
         path, data = known.path_of(number), encoded(manifest)
         if not context.store.put_if_absent(path, data) and context.store.read(path) != data:
             raise _broken(context, path, "is another job's")
         self._sweep(known, manifest, now_ms)
 
     def _log(self, known: Tombstones, kept: Sequence[TombstoneFile], new: Sequence[TombstoneFile]) -> None:
-        recorded = plural(sum(file.num_records for file in new), "tombstone")
-        dropped = sum(file.num_records for file in known.files) - sum(file.num_records for file in kept)
+        before, stay, come = (sum(file.num_records for file in files) for files in (known.files, kept, new))
         hours = self._life_ms / _HOUR_MS
-        old = f"; {dropped} that had expired are dropped" if dropped else ""
-        self._context.log(f"{recorded} recorded for at least {hours:g} hours{old}")
+        dropped = f"; {before - stay} have expired and are dropped" if before > stay else ""
+        self._context.log(
+            f"{plural(come, 'tombstone')} recorded for at least {hours:g} hours{dropped}; the table has {stay + come}"
+        )
+
+    def _horizon(self, known: Tombstones, dropped: Sequence[TombstoneFile]) -> bytes | None:
+        """Return the horizon of the tombstones without the dropped ones."""
+        if not dropped:
+            return known.horizon
+        scan = known.scan(self._context, dropped, [SEQUENCE_COLUMN])
+        task = Task(source=scan, steps=(greatest_sequence,))
+        found = self._context.executor.run([task], scan.schema, "read the sequences of expired tombstones")
+        before = known.greatest_dropped
+        given = [*found.column(SEQUENCE_COLUMN).to_pylist(), *([] if before is None else [before.as_py()])]
+        greatest = pc.max(pa.array(given, known.types[-1]))
+        number = _NUMBERED.get(greatest.type.id)
+        return str((greatest if number is None else greatest.cast(number)).as_py()).encode()
 
     def _fewer(self, known: Tombstones, kept: Sequence[TombstoneFile]) -> list[TombstoneFile]:
         """Unite the files that were recorded at about the same time, so that old tombstones still expire."""

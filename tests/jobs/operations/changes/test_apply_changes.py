@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import itertools
 import json
 import os
 import random
 import time
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,6 +212,40 @@ def test_a_run_logs_the_tombstones_that_it_drops(tmp_path: Path) -> None:
         time.sleep(0.5)
     told = [line for line in lines if "recorded" in line]
     assert ["dropped" in line for line in told] == [False, True]
+
+
+LATE: list[tuple[pa.DataType, tuple[Any, Any, Any]]] = [
+    (pa.int32(), (1, 5, 9)),
+    (pa.string(), ("1", "5", "9")),
+    (pa.date32(), tuple(dt.date(2026, 1, day) for day in (1, 5, 9))),
+    (pa.timestamp("us", "UTC"), tuple(dt.datetime(2026, 1, day, 1, 2, 3, 4, tzinfo=dt.UTC) for day in (1, 5, 9))),
+    (pa.decimal128(20, 3), tuple(Decimal(f"{number}.125") for number in (1, 5, 9))),
+]
+
+
+@pytest.mark.parametrize(("kind", "times"), LATE, ids=[str(kind) for kind, _ in LATE])
+@pytest.mark.parametrize("more", [{}, {"ignore_null_updates": True}], ids=["events", "partial events"])
+def test_a_run_counts_the_rows_that_it_may_bring_back_after_tombstones_were_dropped(
+    kind: pa.DataType, times: tuple[Any, Any, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    early, middle, late = times
+    schema = EVENTS.set(1, pa.field("at", kind))
+    table = make_table(tmp_path / "t", schema.remove(3).empty_table())
+
+    def given(rows: list[tuple[Any, ...]], hours: float = 0.0001) -> int:
+        pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), file)
+        result = run(None, "apply_changes", table, **ARGUMENTS, source=source, tombstone_hours=hours, **more)
+        return committed(result).metrics["numPossiblyRevivedRows"]
+
+    file = tmp_path / "events.parquet"
+    source = {"format": "parquet", "path": str(file)}
+    assert given([(1, early, "a", "u"), (2, early, "a", "u"), (1, middle, None, "d")]) == 0
+    time.sleep(0.5)
+    # Drops the tombstone of key 1.
+    assert given([(3, late, None, "d")]) == 0
+    assert given([(1, early, "a", "u"), (2, late, "b", "u"), (4, middle, "a", "u"), (5, late, "a", "u")], 168) == 2
+    # Remembered by later runs.
+    assert given([(6, early, "a", "u"), (7, early, None, "d")], 168) == 1
 
 
 def test_old_tombstones_expire_although_their_files_become_few(tmp_path: Path) -> None:
