@@ -1,14 +1,16 @@
-"""Print the parameter tables of the reference as JSON: `python -m tools.parameters`, Markdown by the name of the class.
+"""Write the parameter tables into docs/operators: `python -m tools.parameters`.
 
-The constructors and the `:param:` lines of the docstrings are the one source. tests/test_site.py compares both.
+The constructors and the `:param:` lines of the docstrings are the one source. A table of a class stands between two
+comments (`TABLE`) on one page. tests/test_site.py fails if a table is out of date.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import re
+import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from airflow_txlog import operators
@@ -39,6 +41,8 @@ NOT_OF_MANY_JOBS = {"table_uri", "table", "deferrable"}
 OPERATORS = [each for each in (getattr(operators, name) for name in operators.__all__) if inspect.isclass(each)]
 OTHERS = [TableVersionSensor, TableVersionTrigger, SubmittedJobTrigger, TxlogHook, UnityCatalogHook]
 DOCUMENTED: list[type] = [*SHARED, *OPERATORS, *OTHERS]
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "operators"
+TABLE = re.compile(r"^<!-- parameters: (\w+) -->\n(.*?)^<!-- end of parameters -->$", re.DOTALL | re.MULTILINE)
 TEMPLATED = re.compile(r"\s*\(templated\)\s*$")
 
 
@@ -105,37 +109,39 @@ def cell(text: str) -> str:
 
 
 def rows_of(parameters: list[Parameter]) -> list[str]:
-    """Return the lines of a table of parameters, inside of the element that the style sheet knows."""
+    """Return the lines of a table of parameters."""
     rows = [
         f"| `{each.name}` | `{cell(each.type)}` | {'required' if each.default is None else f'`{cell(each.default)}`'} "
         f"| {'yes' if each.templated else ''} | {cell(each.meaning)} |"
         for each in parameters
     ]
-    head = ["| parameter | type | default | templated | meaning |", "|---|---|---|---|---|"]
-    return ['<div class="parameters" markdown>', "", *head, *rows, "", "</div>", ""]
+    return ["| parameter | type | default | templated | meaning |", "|---|---|---|---|---|", *rows]
 
 
 def table_of(cls: type) -> str:
-    """Return the Markdown of a class's table, and below it a closed one of the parameters that it shares."""
+    """Return the Markdown of a class's table, and below it the names of the parameters that it shares."""
     own, shared = own_parameters(cls), shared_parameters(cls)
-    lines = rows_of(own) if own else []
+    lines = ["", *rows_of(own), ""] if own else [""]
     if shared:
-        count = f"{len(shared)} {'more ' if own else ''}parameters"
-        # A search finds their texts on the page of what operators share.
-        lines += [
-            '<details class="note" data-search-exclude markdown>',
-            f"<summary>{count} that it shares with other operators</summary>",
-            "",
-            *rows_of(shared),
-            "[What all operators share](shared.md#parameters) explains them.",
-            "",
-            "</details>",
-        ]
-    return "\n".join(lines)
+        names = ", ".join(f"`{each.name}`" for each in shared)
+        text = f"{'Further parameters' if own else 'Parameters'}, [explained for all operators](shared.md#parameters): "
+        lines += [*textwrap.wrap(f"{text}{names}.", 120, break_long_words=False, break_on_hyphens=False), ""]
+    return "\n".join([*lines, ""])
+
+
+def with_tables(text: str) -> str:
+    """Return the text of a page with the tables of today."""
+    tables = {each.__name__: each for each in DOCUMENTED}
+    return TABLE.sub(
+        lambda found: f"<!-- parameters: {found[1]} -->\n{table_of(tables[found[1]])}<!-- end of parameters -->", text
+    )
 
 
 def main() -> None:
-    print(json.dumps({each.__name__: table_of(each) for each in DOCUMENTED}))
+    for page in sorted(PAGES.glob("*.md")):
+        text = page.read_text()
+        if (renewed := with_tables(text)) != text:
+            page.write_text(renewed)
 
 
 if __name__ == "__main__":

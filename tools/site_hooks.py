@@ -2,17 +2,14 @@
 
 Four things differ between the two. The site cannot link to files outside of `docs/`, so each linked one becomes a page
 under `repository/`. Python-Markdown needs blank lines and deeper indents where GitHub does not. The parameter tables
-are made from the constructors, at the marker `<!-- parameters: NAME -->` (tools/parameters.py). The navigation through
+(tools/parameters.py) get an element that the style sheet knows. The navigation through
 the operators is made from the tables of docs/operators.md.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +27,7 @@ ALONE = ("index.md", "tutorial.md", "troubleshooting.md")
 """Pages that are the only one of their tab: a list of pages beside them would name only them."""
 FENCE = re.compile(r"^( *)(```+).*?^\1\2[ ]*$\n?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]*)((?:#[^)\s]*)?)\)")
-MARKER = re.compile(r"^<!-- parameters: (\w+) -->$", re.MULTILINE)
+PARAMETERS = re.compile(r"^<!-- parameters: \w+ -->\n(.*?)^<!-- end of parameters -->$", re.DOTALL | re.MULTILINE)
 MERMAID = ROOT / ".venv" / "site" / "mermaid.min.js"
 
 
@@ -143,17 +140,6 @@ def with_operators(nav: list[Any]) -> list[Any]:
     return [{"Operators": operator_nav()} if each == {"Operators": "operators.md"} else each for each in nav]
 
 
-@functools.cache
-def parameter_tables() -> dict[str, str]:
-    """Return the table of each class by its name. The package's own environment makes them, because it has Airflow."""
-    command = [str(ROOT / ".venv" / "bin" / "python"), "-m", "tools.parameters"]
-    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        raise RuntimeError(f"tools/parameters.py failed: {made.stderr[-2000:]}")
-    tables: dict[str, str] = json.loads(made.stdout)
-    return tables
-
-
 # --- MkDocs calls these -----------------------------------------------------------------------------------------------
 
 
@@ -185,5 +171,5 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri.startswith(("operators/", "troubleshooting")):
         markdown = re.sub(r"^```text$", "``` { .text .wrap }", markdown, flags=re.MULTILINE)
     linked = with_site_links(page.file.src_uri, markdown)
-    tables = parameter_tables() if MARKER.search(linked) else {}
-    return outside_of_code(MARKER.sub(lambda marker: tables[marker[1]], linked), for_python_markdown)
+    framed = PARAMETERS.sub(r'<div class="parameters" markdown>\n\n\1\n</div>', linked)
+    return outside_of_code(framed, for_python_markdown)
