@@ -176,6 +176,7 @@ def test_the_code_that_reads_a_table_runs(tmp_path: Path) -> None:
     run_blocks(DOCS / "read-tables.md", {"/tmp/lake": str(tmp_path)})
 
 
+OPERATORS = DOCS / "operators"
 MARKED = re.compile(r"^<!-- run by tests/test_pages.py -->\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -191,7 +192,7 @@ def test_30_days_of_history_are_kept_as_the_page_shows(tmp_path: Path) -> None:
 
 
 def test_a_merge_skips_unchanged_rows_as_its_page_shows(tmp_path: Path) -> None:
-    (clause,) = MARKED.findall((DOCS / "operators" / "merge.md").read_text())
+    _, clause = MARKED.findall((DOCS / "operators" / "merge.md").read_text())
     lake = Lake(tmp_path)
     rows = [{"id": 1, "name": "ann", "email": None}, {"id": 2, "name": None, "email": "joe@example.org"}]
     users, new = lake.table("users", rows), lake.table("new", rows)
@@ -205,6 +206,47 @@ def test_a_merge_skips_unchanged_rows_as_its_page_shows(tmp_path: Path) -> None:
     assert lake.run(merge)["status"] == "nothing_to_do"
     new.append([{"id": 3, "name": "eve", "email": None}])
     assert lake.run(merge)["metrics"]["numOutputRows"] == 1
+
+
+def test_a_merge_of_events_ignores_an_old_file_as_its_page_shows(tmp_path: Path) -> None:
+    block, _ = MARKED.findall((DOCS / "operators" / "merge.md").read_text())
+    code = block.replace("{{ ds }}", "a.parquet").replace('"/', f'"{tmp_path}/')
+    lake = Lake(tmp_path)
+    customers = lake.table("lake/customers", [{"id": number, "lsn": 5, "name": "a"} for number in (1, 2)])
+    (tmp_path / "in/events").mkdir(parents=True)
+
+    def apply(*events: tuple[int, int, str, str]) -> str:
+        rows = [dict(zip(("id", "lsn", "name", "op"), event, strict=True)) for event in events]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in/events/a.parquet")
+        return str(lake.run(eval(code, vars(operators)))["status"])
+
+    newer = [(1, 6, "b", "u"), (1, 7, "c", "u"), (2, 6, "", "d"), (3, 6, "d", "u")]
+    assert apply(*newer) == "committed"
+    assert sorted((row["id"], row["name"]) for row in customers.rows) == [(1, "c"), (3, "d")]
+    assert apply((1, 6, "b", "u"), (3, 6, "d", "u")) == "nothing_to_do"
+
+
+def test_changes_are_applied_to_the_table_that_the_page_creates(tmp_path: Path) -> None:
+    (block,) = MARKED.findall((DOCS / "apply-changes.md").read_text())
+    exec(block.replace("/tmp/lake", str(tmp_path)), {})
+    pq.write_table(pa.table({"id": [1], "changed_at": [1], "city": ["Oslo"], "op": ["c"]}), tmp_path / "events.parquet")
+    apply = operators.DeltaApplyChangesOperator(
+        task_id="apply",
+        table_uri=f"{tmp_path}/customers",
+        source=operators.files(f"{tmp_path}/events.parquet"),
+        keys=["id"],
+        sequence_by="changed_at",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op"],
+    )
+    assert Lake(tmp_path).run(apply)["metrics"]["numTargetRowsInserted"] == 1
+
+
+def test_each_metric_that_an_operator_logs_is_explained() -> None:
+    explained = (DOCS / "operators" / "shared.md").read_text().split("### Metrics")[1].split("\n## ")[0]
+    logged = [re.findall(r"^metrics: (.*)$", page.read_text(), re.MULTILINE) for page in OPERATORS.glob("*.md")]
+    names = {each.split()[0] for lines in logged for line in lines for each in line.split(", ")}
+    assert {name for name in names if f"`{name}`" not in explained} == set()
 
 
 HERE = re.compile(r"^<!-- here -->\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-QUOTING_IN_PART = [ROOT / "docs" / name for name in ("bring-your-tables.md", "python-rows.md", "staged-changes.md")]
+QUOTING_IN_PART = [
+    ROOT / "docs" / name for name in ("apply-changes.md", "bring-your-tables.md", "python-rows.md", "staged-changes.md")
+]
 """Pages with blocks of their own too, which a test runs."""
 QUOTE = re.compile(r"<!-- (example_dags/\w+\.py): (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 

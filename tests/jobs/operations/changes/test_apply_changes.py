@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import datetime as dt
 import itertools
 import json
 import os
 import random
+import re
 import time
 from decimal import Decimal
 from functools import partial
@@ -24,6 +26,7 @@ from airflow_txlog.engine.commit.content.remembered_deletions import FOLDER
 from airflow_txlog.storage.limits import USUAL
 from tests.helpers.depth import WHOLE
 from tests.helpers.jobs import application, committed, error_of, run
+from tests.helpers.paths import ROOT
 from tests.helpers.racing import killed, winning
 from tests.helpers.rows import make_table
 
@@ -137,6 +140,20 @@ def test_the_table_gets_new_columns_of_the_source(tmp_path: Path, spark: SparkSe
     table = make_table(tmp_path / "t", ROWS.remove(2).empty_table())
     committed(apply(table, [(1, 5, "a", "u"), (2, 5, None, "d")], spark, schema_evolution=True))
     assert rows_of(table) == {(1, 5, "a")}
+
+
+def test_two_columns_order_events_as_the_page_shows(tmp_path: Path, spark: SparkSession) -> None:
+    page = (ROOT / "docs" / "apply-changes.md").read_text()
+    (lines,) = re.findall(r"^events = query\(\n((?:    \".*\n)+)", page, re.MULTILINE)
+    names = ["id", "commit_lsn", "event_lsn", "name", "op"]
+    given = [(1, "9", "1", "old", "u"), (1, "10", "9", "older", "u"), (1, "10", "10", "new", "u")]
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in given]), tmp_path / "e.parquet")
+    view = {"format": "parquet", "path": str(tmp_path / "e.parquet")}
+    source = {"sql": "".join(map(ast.literal_eval, lines.strip().rstrip(",").splitlines())), "views": {"given": view}}
+    columns = [("id", pa.int64()), ("name", pa.string()), ("position", pa.string())]
+    table = make_table(tmp_path / "t", pa.schema(columns).empty_table())
+    committed(run(spark, "apply_changes", table, **{**ARGUMENTS, "sequence_by": "position", "source": source}))
+    assert [row["name"] for row in table.to_arrow().to_pylist()] == ["new"]
 
 
 def test_a_table_remembers_a_deletion_before_it_has_seen_the_row(tmp_path: Path) -> None:
