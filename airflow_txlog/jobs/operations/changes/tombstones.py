@@ -246,6 +246,8 @@ class Recording:
         before = known.greatest_dropped
         given = [*found.column(SEQUENCE_COLUMN).to_pylist(), *([] if before is None else [before.as_py()])]
         greatest = pc.max(pa.array(given, known.types[-1]))
+        if not greatest.is_valid:
+            return known.horizon
         number = _NUMBERED.get(greatest.type.id)
         return str((greatest if number is None else greatest.cast(number)).as_py()).encode()
 
