@@ -202,7 +202,7 @@ class DeltaTable:
     def _check_writers(self, snapshot: Snapshot) -> None:
         """Look once, before the first write, whether another engine could replace our commits."""
         if not self._writers_are_known:
-            check_writers(self.store, snapshot.version, strict=self._strict_writers)
+            check_writers(snapshot, strict=self._strict_writers)
             self._writers_are_known = True
 
     def _after_commit(self, read: Snapshot | None, landed: Landed) -> None:

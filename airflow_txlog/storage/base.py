@@ -26,7 +26,7 @@ from airflow_txlog.storage.limits import USUAL, Limits
 
 LOG = "_delta_log"
 _COPIED_BYTES = 8 * 1024 * 1024
-_AT_ONCE = 8
+_AT_ONCE = 16
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
@@ -284,7 +284,7 @@ def check_may_read(root: str, path: str, access: Access) -> None:
 
 
 def side_by_side(ask: Callable[[_Asked], _Answer], about: Sequence[_Asked]) -> Iterator[_Answer]:
-    """Yield what `ask` returns or raises for each, in order, with at most eight requests under way."""
+    """Yield what `ask` returns or raises for each, in order, with at most sixteen requests under way."""
     if len(about) < 2:
         yield from map(ask, about)
         return

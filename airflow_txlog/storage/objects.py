@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 DEADLINE_S = 60.0
 """How long a request is retried, including the time of its tries except the last one."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
+# How long the answer to a put shows the store's clock.
+_CLOCK_S = 10.0
 
 _Answer = TypeVar("_Answer")
 
@@ -80,6 +82,8 @@ class ObjectStore(Store):
         self._clock = clock
         self._kept = KeptFiles()
         self._is_proved = False
+        self._made: tuple[int, float] | None = None
+        """The time of the last file that was written, by the store's clock, and when its answer came by ours."""
         self._deadline_s = DEADLINE_S
 
     def at_once(self) -> ObjectStore:
@@ -156,9 +160,11 @@ class ObjectStore(Store):
 
         def publish() -> int | None:
             try:
-                return upload.publish()
+                made_ms = upload.publish()
             except NameTaken as error:
                 raise self.os_error(errno.EEXIST, path) from error
+            self._made = None if made_ms is None else (made_ms, self._clock.monotonic_s())
+            return made_ms
 
         return Output(upload, publish=publish, discard=upload.discard, drop=upload.drop)
 
@@ -236,6 +242,11 @@ class ObjectStore(Store):
         return count
 
     def now_ms(self) -> int:
+        if self._made is not None:
+            made_ms, answered_s = self._made
+            passed_s = self._clock.monotonic_s() - answered_s
+            if passed_s < _CLOCK_S:
+                return made_ms + int(passed_s) * 1000
         return self._repeated(lambda: self._bucket.now_ms(self._prefix))
 
     # --- keys -------------------------------------------------------------------------------------------------------

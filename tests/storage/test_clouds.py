@@ -304,6 +304,26 @@ def test_small_files_in_which_rows_are_found_are_fetched_once_until_the_rewrite(
     assert (joined, len(requests_sent)) == (8, 25)
 
 
+def test_the_answer_to_a_put_shows_the_clock_of_the_store_for_ten_seconds(
+    object_store: Store, requests_sent: list[str]
+) -> None:
+    assert isinstance(object_store, ObjectStore)
+    with object_store.open_new("x") as output:
+        output.write(b"1")
+    requests_sent.clear()
+    now_ms = object_store.now_ms()
+    assert requests_sent == []
+    found = object_store.stat("x")
+    assert found is not None
+    assert 0 <= now_ms - found.modified_ms < 10_000
+    assert object_store._made is not None
+    made_ms, answered_s = object_store._made
+    object_store._made = made_ms, answered_s - 10
+    requests_sent.clear()
+    assert object_store.now_ms() >= now_ms
+    assert len(requests_sent) == 1
+
+
 def test_an_unfinished_file_is_given_up_at_once_where_the_server_is_out_of_reach(requests_sent: list[str]) -> None:
     options = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s", "region": "us-east-1"}
     store = open_store("s3://bucket/t", Access(storage_options=options))

@@ -24,15 +24,14 @@ from pathlib import Path
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.snapshot.replay import ENGINES_KEPT
+from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import OverwritingWriter
 from airflow_txlog.locations import store_kind
 from airflow_txlog.process.private_folder import make_own_folder
 from airflow_txlog.storage.base import Store
 
 log = logging.getLogger(__name__)
-
-# How many of the newest commits are checked for their writer.
-COMMITS_ASKED = 5
 
 
 def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
@@ -45,16 +44,17 @@ def overwriting_engine(kind: str, engines: Iterable[str | None]) -> str | None:
     return next((each for each in engines if each and each.startswith("Apache-Spark/") and "Delta-Lake/" in each), None)
 
 
-def check_writers(store: Store, version: int, *, strict: bool) -> None:
-    """Warn if one of the last commits up to `version` is of an engine that would replace ours on this store.
+def check_writers(snapshot: Snapshot, *, strict: bool) -> None:
+    """Warn if one of the last commits up to this version is of an engine that would replace ours on this store.
 
     Raises OverwritingWriter instead if `strict`; CorruptCommit.
     """
+    store = snapshot.store
     kind = store_kind(store.root)
     # A catalog that ratifies commits keeps them from replacing one another.
     if kind != "s3" or store.catalog_table is not None:
         return
-    engine = overwriting_engine(kind, last_engines(store, version))
+    engine = overwriting_engine(kind, last_engines(snapshot))
     if engine is None:
         return
     message = (
@@ -70,14 +70,21 @@ def check_writers(store: Store, version: int, *, strict: bool) -> None:
     log.warning("%sLet one engine write this table; strict_writers=True refuses instead.", message)
 
 
-def last_engines(store: Store, version: int) -> list[str | None]:
-    """Return the engines of the last commits up to `version` that the log still holds, newest first."""
+def last_engines(snapshot: Snapshot) -> list[str | None]:
+    """Return the engines of the last commits up to this version that the log still holds, newest first.
+
+    Reads the commits that the snapshot was built without. Raises CorruptCommit.
+    """
+    known, version = snapshot.state.engines, snapshot.version
+    numbers = range(version, max(-1, version - ENGINES_KEPT), -1)
+    unread = snapshot.store.read_all([commit_name(number) for number in numbers if number not in known])
     engines: list[str | None] = []
-    numbers = range(version, max(-1, version - COMMITS_ASKED), -1)
     with suppress(FileNotFoundError):
-        for number, data in zip(numbers, store.read_all(list(map(commit_name, numbers))), strict=True):
-            engine = (decode_commit(number, data, commit_name(number)).info or {}).get("engineInfo")
-            engines.append(engine if isinstance(engine, str) else None)
+        for number in numbers:
+            if number in known:
+                engines.append(known[number])
+            else:
+                engines.append(decode_commit(number, next(unread), commit_name(number)).engine)
     return engines
 
 

@@ -168,6 +168,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     info: dict[str, Any] | None
     """commitInfo as written."""
 
+    @property
+    def engine(self) -> str | None:
+        """The engine that wrote the commit; None if it does not name itself."""
+        engine = (self.info or {}).get("engineInfo")
+        return engine if isinstance(engine, str) else None
+
 
 _decoder = msgspec.json.Decoder(Line)
 # The decoder's errors for text that is not JSON, not UTF-8, or nested too deep.

@@ -270,6 +270,20 @@ def _not_found(table: str, version: int, listing: Listing) -> VersionNotFound:
     )
 
 
+def read_at_once(store: Store, segment: LogSegment) -> dict[FileInfo, bytes]:
+    """Return the bytes of the segment's files by their `FileInfo`, read at once so that a remote store is awaited once.
+
+    Empty for a store that is not remote, without a checkpoint, and for a segment of many bytes or with compactions,
+    which are read in their turn. Raises FileNotFoundError if log cleanup took a file.
+    """
+    if not store.is_remote or segment.checkpoint is None or segment.compactions:
+        return {}
+    files = [*segment.checkpoint.files, *reversed(segment.commits)]
+    if sum(info.size_bytes for info in files) > store.limits.read_log_bytes:
+        return {}
+    return dict(zip(files, store.read_all([info.path for info in files]), strict=True))
+
+
 def read_commits(
     store: Store, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None
 ) -> Iterator[Commit]:

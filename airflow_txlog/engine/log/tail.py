@@ -76,7 +76,7 @@ def _look(store: Store, start: int) -> LogTail:
 # --- commits that are read together ---------------------------------------------------------------------------------
 
 # Concurrent requests.
-_READ_AT_ONCE = 8
+_READ_AT_ONCE = 16
 
 
 def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
@@ -184,8 +184,6 @@ def _overwritten(table: str, version: int, found: bytes | None) -> CommitOverwri
 
 def _engine_of(version: int, data: bytes) -> str | None:
     try:
-        info = decode_commit(version, data, commit_name(version)).info or {}
+        return decode_commit(version, data, commit_name(version)).engine
     except CorruptCommit:
         return None
-    engine = info.get("engineInfo")
-    return engine if isinstance(engine, str) else None

@@ -10,9 +10,10 @@ import pytest
 
 from airflow_txlog import errors
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.commit.writers import COMMITS_ASKED, overwriting_engine
+from airflow_txlog.engine.commit.writers import overwriting_engine
 from airflow_txlog.engine.log.actions import encode_commit
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.table.snapshot.replay import ENGINES_KEPT
 from airflow_txlog.locations import store_kind
 from tests.helpers.counting import CountingStore
 
@@ -92,9 +93,35 @@ def test_a15_strict_writers_refuses_before_anything_is_staged(s3: S3LikeStore, c
     assert table.snapshot().version == 1
 
 
+def test_a15_commits_that_the_table_was_built_from_are_not_read_again(s3: S3LikeStore, clock: Any) -> None:
+    table = table_of(s3, clock, ["delta-rs:py-1.0"] * 3)
+    s3.take()
+    assert table.begin().read_version == 3
+    assert [request.split()[0] for request in s3.take()] == ["list"]
+    table.checkpoint()
+    again = Table.open(s3, clock=clock)
+    s3.take()
+    assert again.begin().read_version == 3
+    # A checkpoint does not name the writers.
+    assert [request.split()[0] for request in s3.take()] == ["list", *["read"] * 4]
+
+
+def test_a15_an_engine_is_found_in_commits_before_a_checkpoint_and_after_it(s3: S3LikeStore, clock: Any) -> None:
+    table_of(s3, clock, [SPARK, "delta-rs:py-1.0"]).checkpoint()
+    for version, engine in ((3, "delta-rs:py-1.0"), (4, "delta-rs:py-1.0")):
+        info = {"operation": "WRITE", "engineInfo": engine}
+        assert s3.put_if_absent(commit_name(version), encode_commit(info, []))
+    with pytest.raises(errors.OverwritingWriter):
+        Table.open(s3, clock=clock, strict_writers=True).begin()
+    table = Table.open(s3, clock=clock, strict_writers=True)
+    assert s3.put_if_absent(commit_name(5), encode_commit({"operation": "WRITE", "engineInfo": SPARK}, []))
+    with pytest.raises(errors.OverwritingWriter):
+        table.begin()
+
+
 def test_a15_commits_of_long_ago_do_not_count(s3: S3LikeStore, clock: Any) -> None:
-    table = table_of(s3, clock, [SPARK, *["delta-rs:py-1.0"] * COMMITS_ASKED], strict=True)
-    assert table.begin().read_version == COMMITS_ASKED + 1
+    table = table_of(s3, clock, [SPARK, *["delta-rs:py-1.0"] * ENGINES_KEPT], strict=True)
+    assert table.begin().read_version == ENGINES_KEPT + 1
 
 
 def test_a15_a_log_that_was_cleaned_is_asked_for_what_it_holds(s3: S3LikeStore, clock: Any) -> None:

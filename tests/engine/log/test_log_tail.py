@@ -78,7 +78,7 @@ def test_files_are_asked_for_a_few_at_a_time_and_come_in_their_order() -> None:
     store = AskedStore("memory://far")
     files = files_of(store, 20)
     assert list(read_files(store, files[::-1])) == [b"x" * number for number in range(19, -1, -1)]
-    assert store.asked == [8, 8, 4]
+    assert store.asked == [16, 4]
     store.asked.clear()
     assert list(read_files(store, [])) == []
     assert sum(store.asked) == 0

@@ -9,9 +9,10 @@ Source: protocol, "Checkpoints", "V2 Spec", "Checkpoint Schema" and "Action Reco
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 import pyarrow as pa
@@ -41,7 +42,7 @@ from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, r
 from airflow_txlog.engine.log.names import LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles
 from airflow_txlog.errors import CorruptCheckpoint
-from airflow_txlog.storage.base import Store, is_about_bytes
+from airflow_txlog.storage.base import FileInfo, Store, is_about_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +164,15 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def read_checkpoint(
-    store: Store, checkpoint: CheckpointFiles, keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    store: Store,
+    checkpoint: CheckpointFiles,
+    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    contents: Mapping[FileInfo, bytes] | None = None,
 ) -> CheckpointContent:
     """Return the content of a checkpoint of any kind, rows in the order of its files.
 
-    `keep` gets every batch of adds as it is read, and returns the form to keep in memory. Statistics and partition
+    `keep` gets every batch of adds as it is read, and returns the form to keep in memory. `contents`: bytes of listed
+    files that were read before. Statistics and partition
     values that exist only as structs are converted to the log's form.
 
     Raises CorruptCheckpoint (path) for a damaged or incomplete checkpoint, LimitExceeded, FileNotFoundError if log
@@ -175,7 +180,7 @@ def read_checkpoint(
     """
     found = Gathered(keep=keep)
     decoded = Decoded(store, checkpoint.path)
-    _gather_top_level(store, checkpoint, found, decoded)
+    _gather_top_level(store, checkpoint, found, decoded, contents=contents or {})
     _check_top_level(store, checkpoint, found)
     for sidecar in found.sidecars:
         _read_sidecar(store, checkpoint, sidecar, found, decoded)
@@ -203,15 +208,21 @@ def sidecars_of(store: Store, checkpoint: CheckpointFiles) -> tuple[str, ...]:
 
 
 def _gather_top_level(
-    store: Store, checkpoint: CheckpointFiles, found: Gathered, decoded: Decoded, only: Sequence[str] | None = None
+    store: Store,
+    checkpoint: CheckpointFiles,
+    found: Gathered,
+    decoded: Decoded,
+    only: Sequence[str] | None = None,
+    contents: Mapping[FileInfo, bytes] = MappingProxyType({}),
 ) -> None:
     """Add the actions of the listed files to `found`: of JSON all, of Parquet those in the columns `only`."""
     for info in checkpoint.files:
         with _corrupt_where_unreadable(store, info.path):
+            data = contents.get(info)
             if info.path.endswith(".json"):
-                _gather_json(store.read(info.path), info.path, found)
+                _gather_json(store.read(info.path) if data is None else data, info.path, found)
             else:
-                with store.open_input(info.path) as source:
+                with store.open_input(info.path) if data is None else pa.BufferReader(data) as source:
                     gather(source, found, decoded, only)
 
 

@@ -37,6 +37,9 @@ from airflow_txlog.storage.base import Store
 
 _Action = TypeVar("_Action", Add, Remove)
 
+ENGINES_KEPT = 5
+"""How many of the newest commits are checked for their writer."""
+
 # Actions that become columns at once (as Python objects they take five times the memory), and rows of a chunk.
 _ACTIONS_AT_ONCE = 2048
 _CHUNK_ROWS = 32_768
@@ -56,6 +59,8 @@ class ReplayBase:
     """The live files."""
     removed_files: FileIndex = field(default_factory=lambda: FileIndex(TOMBSTONES))
     """The tombstones, expired ones included."""
+    engines: Mapping[int, str | None] = field(default_factory=dict)
+    """The writers of the last ENGINES_KEPT commits by version, as far as these were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +131,14 @@ class _Newest:
     metadata: Metadata | None = None
     transactions: dict[str, SetTransaction] = field(default_factory=dict)
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    engines: dict[int, str | None] = field(default_factory=dict)
 
     def look_at(self, commit: Commit, root: str) -> None:
         if not self.is_started:
             self.info, self.is_started = commit.info, True
+        # A compaction, which stands for several commits, has no commitInfo.
+        if commit.info is not None and len(self.engines) < ENGINES_KEPT:
+            self.engines[commit.version] = commit.engine
         # A commit that adds and removes one key breaks the protocol; the add wins, so that no row is lost.
         self.adds.extend(self._first_spoken_of(commit.adds, root))
         self.removes.extend(self._first_spoken_of(commit.removes, root))
@@ -180,6 +189,11 @@ def replay_newest_first(base: ReplayBase, commits: Iterable[Commit], *, root: st
         domains={name: domain for name, domain in {**base.domains, **newest.domains}.items() if not domain.removed},
         files=base.files.after(newest.seen, newest.adds.chunks(), root),
         removed_files=base.removed_files.after(newest.seen, newest.removes.chunks(), root),
+        engines={
+            number: engine
+            for number, engine in {**base.engines, **newest.engines}.items()
+            if number > version - ENGINES_KEPT
+        },
         in_commit_ms=in_commit_ms(TableProperties(metadata.configuration, root), version, newest.info),
     )
 

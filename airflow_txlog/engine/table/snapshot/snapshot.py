@@ -18,7 +18,7 @@ from airflow_txlog.engine.log.actions import Metadata, Protocol, decode_commit, 
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_metadata
 from airflow_txlog.engine.log.columns import FILES, PackedBatch, pack
 from airflow_txlog.engine.log.paths import canonical_path
-from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_commits, warn_once
+from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_at_once, read_commits, warn_once
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
@@ -264,9 +264,12 @@ def load_snapshot(store: Store, version: int | None = None) -> Snapshot:
 
     Raises TableNotFound, VersionNotFound, CorruptTable (also LogGap), UnsupportedFeature.
     """
-    return _checked(
-        _from_usable(store, version, lambda segment: _build(store, _checkpoint_base(store, segment), segment))
-    )
+
+    def read(segment: LogSegment) -> Snapshot:
+        contents = read_at_once(store, segment)
+        return _build(store, _checkpoint_base(store, segment, contents), segment, contents)
+
+    return _checked(_from_usable(store, version, read))
 
 
 def rebuilt_without(
@@ -353,7 +356,7 @@ def _segment_past(
     return segment
 
 
-def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
+def _checkpoint_base(store: Store, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None) -> ReplayBase:
     if segment.checkpoint is None:
         return ReplayBase()
     packed: list[PackedBatch] = []
@@ -362,7 +365,7 @@ def _checkpoint_base(store: Store, segment: LogSegment) -> ReplayBase:
         packed.append(pack(batch, store.limits.packed_bytes))
         return packed[-1].light
 
-    content = read_checkpoint(store, segment.checkpoint, keep)
+    content = read_checkpoint(store, segment.checkpoint, keep, contents)
     return ReplayBase(
         protocol=content.protocol,
         metadata=content.metadata,

@@ -173,10 +173,11 @@ class _Write:
         context, described = self._context, self._context.record(Write)
         with context.step("plan"):
             # Before the evaluation of the source, which may take long and leaves its rows in the folder.
-            context.table.check_folder(described.partition_by or (), allow_non_empty=described.allow_non_empty)
+            asked = list(described.partition_by or ())
+            holds_others = context.table.check_folder(asked, allow_non_empty=described.allow_non_empty)
             self._source = self._found(None)
             schema = created_schema(self._source.described)
-            partition_by = spelled(described.partition_by or (), schema)
+            partition_by = spelled(asked, schema)
             cluster_by = described.cluster_by or ()
             tx = context.table.begin_create(
                 schema,
@@ -184,6 +185,8 @@ class _Write:
                 described.properties,
                 cluster_by=cluster_by,
                 allow_non_empty=described.allow_non_empty,
+                # Which files belong to partitions depends on the spelling.
+                holds_others=holds_others if partition_by == asked else None,
             )
             assert tx.metadata is not None
             # The schema of the log: with the ids and physical names that column mapping assigned.

@@ -18,6 +18,7 @@ from airflow_txlog.engine.table_api import Table
 from airflow_txlog.errors import CorruptCheckpoint, CorruptCommit, VersionNotFound
 from airflow_txlog.storage import MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints
+from tests.helpers.counting import CountingStore
 from tests.helpers.limits import limited
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -247,3 +248,21 @@ def test_two_checkpoints_of_one_version_are_the_same_table(order: Callable[[str,
         damage(store, path)
     with pytest.raises(CorruptCheckpoint):
         load_snapshot(store)
+
+
+class FarStore(CountingStore):
+    is_remote = True
+
+
+def test_a_small_segment_of_a_remote_store_is_read_at_once() -> None:
+    near = table_of(6)
+    expected = facts(load_snapshot(near))
+    checkpoint(near, 3)
+    store = FarStore(near.root)
+    assert facts(load_snapshot(store)) == expected
+    hint, listing, *reads = store.take()
+    assert (hint, listing) == ("read _delta_log/_last_checkpoint", f"list {version_prefix(3)}")
+    assert sorted(reads) == sorted(f"read {path}" for path in (checkpoint_name(3), *map(commit_name, (4, 5, 6))))
+    # More than is read at once: in turn.
+    assert facts(load_snapshot(limited(store, read_log_bytes=1))) == expected
+    assert f"open_input {checkpoint_name(3)}" in store.take()
