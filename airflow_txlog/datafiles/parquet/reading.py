@@ -157,7 +157,8 @@ def with_content(file: DataFile, *, reads_all: bool, is_read_again: bool) -> Dat
 
     Without it if there is no such file: `open_data_file` then raises the error. Other errors of the store are raised.
     """
-    if not _is_fetched_whole(file, reads_all=reads_all, is_read_again=is_read_again):
+    is_whole = _is_fetched_whole(file, reads_all=reads_all, is_read_again=is_read_again)
+    if not is_whole or file.content is not None:
         return file
     try:
         with file.open_whole(is_read_again=is_read_again) as source:

@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -74,12 +75,14 @@ class CompactTask(FileTask):
             with_address=self.layout.row_ids is not None,
             reads_all=True,
         )
-        with open_data_file(files[0].file) as parquet:
-            output.follow(main_codec(parquet), files[0].file.name)
+        fetched = fetched_ahead(files, reads_all=True, is_read_again=False)
+        first = next(fetched)
+        with open_data_file(first.file, reads_all=True) as parquet:
+            output.follow(main_codec(parquet), first.file.name)
+        fetched = chain([first], fetched)
         if self.layout.row_ids is None:
-            columns_of = (rows.columns for rows in scan.rows_of_files(files))
+            columns_of = (rows.columns for rows in scan.rows_of_files(fetched))
         else:
-            fetched = fetched_ahead(files, reads_all=True, is_read_again=False)
             columns_of = (self._with_ids(rows, planned, scan) for planned in fetched for rows in scan.rows_of(planned))
         for found in columns_of:
             columns = [relabel(column, field.type) for column, field in zip(found, schema, strict=True)]

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
@@ -31,7 +34,6 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.storage.base import side_by_side
 
 T = TypeVar("T")
 
@@ -42,7 +44,8 @@ _MOST_ROWS = 8_192
 # The rows and bytes that are joined before they are passed on.
 _JOINED_ROWS = 32_768
 _JOINED_BYTES = 8 * 1024 * 1024
-# The files of a remote store, and their bytes, that are fetched before the first of them is read.
+# The files of a remote store, and their bytes, that are fetched while earlier ones are read.
+_FETCHED_AT_ONCE = 16
 _FETCHED_FILES = 32
 _FETCHED_BYTES = 8 * 1024 * 1024
 
@@ -106,24 +109,43 @@ def in_runs(
 
 
 def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_again: bool) -> Iterator[PlannedFile]:
-    """Yield the same files; from a remote store several small ones are fetched at once, each by one request."""
+    """Yield the same files; small ones of a remote store are fetched while earlier ones are used, each by one request.
+
+    An error of a fetch is raised when the turn of its file comes.
+    """
 
     def fetch(planned: PlannedFile) -> PlannedFile:
         file = with_content(planned.file, reads_all=reads_all, is_read_again=is_read_again)
         return dataclasses.replace(planned, file=file)
 
-    waiting: list[PlannedFile] = []
-    size_bytes = 0
-    for planned in files:
-        if not planned.file.store.is_remote or planned.parts > 1:
-            yield planned
-            continue
-        size_bytes += planned.file.size_bytes or 0
-        if waiting and (len(waiting) == _FETCHED_FILES or size_bytes > _FETCHED_BYTES):
-            yield from side_by_side(fetch, waiting)
-            waiting, size_bytes = [], planned.file.size_bytes or 0
-        waiting.append(planned)
-    yield from side_by_side(fetch, waiting)
+    # Threads start with the first fetch.
+    pool = ThreadPoolExecutor(_FETCHED_AT_ONCE, thread_name_prefix="txlog-fetch")
+    waiting: deque[tuple[int, Callable[[], PlannedFile]]] = deque()
+    waiting_bytes = 0
+    try:
+        for planned in files:
+            size_bytes = planned.file.size_bytes or 0
+            if not planned.file.store.is_remote or planned.parts > 1:
+                waiting.append((0, partial(_itself, planned)))
+            elif size_bytes > _FETCHED_BYTES:
+                # In its turn: two such files would take much memory.
+                waiting.append((0, partial(fetch, planned)))
+            else:
+                waiting.append((size_bytes, pool.submit(fetch, planned).result))
+                waiting_bytes += size_bytes
+            while waiting and (waiting[0][0] == 0 or len(waiting) > _FETCHED_FILES or waiting_bytes > _FETCHED_BYTES):
+                size_bytes, fetched = waiting.popleft()
+                waiting_bytes -= size_bytes
+                yield fetched()
+        while waiting:
+            yield waiting.popleft()[1]()
+    finally:
+        # An interrupted task does not wait for files that it no longer needs.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _itself(planned: PlannedFile) -> PlannedFile:
+    return planned
 
 
 def _is_full(

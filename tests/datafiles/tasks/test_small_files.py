@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.parquet.reading import open_data_file
 from airflow_txlog.datafiles.tasks.plans import CONSTANT_PREFIX, planned_files
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
-from airflow_txlog.datafiles.tasks.small_files import in_runs
+from airflow_txlog.datafiles.tasks.small_files import fetched_ahead, in_runs
 from airflow_txlog.errors import CorruptDataFile
 from airflow_txlog.sql.expression import Call, Column, Values
 from airflow_txlog.storage import LocalStore
@@ -101,6 +101,33 @@ def test_small_files_of_a_remote_store_are_fetched_several_at_once_and_once_each
     assert [each.file.path for run in runs for each in run.files] == plan.column("path").to_pylist()
     assert sorted(store.opened) == plan.column("path").to_pylist()
     assert joined_counts(folder, plan) == [0 if run.rows is None else len(run.files) for run in runs]
+
+
+class FailingStore(LocalStore):
+    """A remote store that refuses one file, and tells of each that it is asked for."""
+
+    is_remote = True
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.last_is_opened = threading.Event()
+
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
+        if path == "002.parquet":
+            raise PermissionError(f"no access to {path}")
+        if path == "004.parquet":
+            self.last_is_opened.set()
+        return super().open_whole(path, size_bytes, is_read_again=is_read_again)
+
+
+def test_files_are_fetched_while_earlier_ones_are_used_and_a_failure_comes_in_its_turn(folder: Path) -> None:
+    store = FailingStore(str(folder))
+    files = list(planned_files(plan_of(folder), store))[:5]
+    fetched = fetched_ahead(files, reads_all=True, is_read_again=False)
+    assert [next(fetched).file.path, next(fetched).file.path] == ["000.parquet", "001.parquet"]
+    assert store.last_is_opened.wait(30)
+    with pytest.raises(PermissionError, match="002"):
+        next(fetched)
 
 
 def test_a_file_of_a_remote_store_that_is_gone_is_left_to_the_reader_who_names_it(folder: Path) -> None:
