@@ -269,19 +269,22 @@ def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int |
         return None, count
 
 
-def _longest_of(texts: bytes | memoryview, count: int) -> int:
-    """Return the length of the longest of `count` texts, each preceded by its length in four bytes.
+def _longest_of(data: bytes | memoryview, count: int) -> int:
+    """Return the length of the longest of `count` texts. Raises as `plain_texts` does."""
+    return int(pc.max(pc.binary_length(plain_texts(data, count))).as_py()) if count else 0
+
+
+def plain_texts(data: bytes | memoryview, count: int) -> pa.ChunkedArray:
+    """Return `count` values of bytes, one or more, each preceded by its length in four bytes.
 
     Arrow reads them as a file with one page: in Python, each text takes longer than its row does in a copy. Raises
     ArrowInvalid or OSError if there are not `count` texts.
     """
-    if not count:
-        return 0
-    page = _page_of_values(len(texts), count)
-    footer = _footer_of_values(len(page) + len(texts), count)
-    file = b"".join([_MAGIC, page, texts, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+    page = _page_of_values(len(data), count)
+    footer = _footer_of_values(len(page) + len(data), count)
+    file = b"".join([_MAGIC, page, data, footer, len(footer).to_bytes(4, "little"), _MAGIC])
     (values,) = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False).columns
-    return int(pc.max(pc.binary_length(values)).as_py())
+    return values
 
 
 _MAGIC = b"PAR1"

@@ -201,6 +201,15 @@ class Forms:
         return sum(self.in_named_text(text, name) for name, text in few if text is not None)
 
     def _of_type(self, kind: pa.DataType) -> pa.Array:
+        if kind not in self._by_type:
+            self._by_type[kind] = self._made_of_type(kind)
+        return self._by_type[kind]
+
+    @cached_property
+    def _by_type(self) -> dict[pa.DataType, pa.Array]:
+        return {}
+
+    def _made_of_type(self, kind: pa.DataType) -> pa.Array:
         if is_text(kind):
             return pa.array(sorted(self.texts), pa.string()).cast(kind)
         if is_bytes(kind):

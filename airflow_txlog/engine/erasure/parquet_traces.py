@@ -10,7 +10,6 @@ Source: parquet.thrift, ColumnMetaData, Statistics, PageHeader, ColumnIndex, Blo
 from __future__ import annotations
 
 import base64
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.parquet.conversion import leaves
-from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, plain_texts
 from airflow_txlog.datafiles.parquet.footers import footer_of
 from airflow_txlog.datafiles.parquet.physical import PARQUET_ID_KEY, columns_of_leaf, inner_fields
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches
@@ -59,7 +58,6 @@ _STATISTICS_OF = {_DATA_PAGE: 5, _DATA_PAGE_V2: 8}
 _COUNT = 1
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
 _HADOOP_LZ4_PREFIX = 8
-_LENGTH = struct.Struct("<I")
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}
 _MOST_HEADER_BYTES = 1024 * 1024
 _USUAL_BLOOM_HEADER = 64
@@ -387,22 +385,19 @@ def _in_dictionary(header: Fields, body: bytes, chunk: Any, parquet: OpenParquet
     if chunk.physical_type == "BYTE_ARRAY":
         if not forms.is_key(leaf.path):
             return forms.in_texts(data) if pa.types.is_string(leaf.kind) else forms.in_bytes(data)
-        return not leaf.plain.values.isdisjoint(_texts(data, count))
+        values = plain_texts(data, count) if count else pa.array([], pa.binary())
+        return _have_one(values, leaf.plain.array)
     width = _WIDTHS.get(chunk.physical_type) or parquet.schema.column(leaf.number).length
     if len(data) < count * width:
         raise ValueError("a dictionary ends within a value")
-    return any(data[at : at + width] in leaf.plain.values for at in range(0, count * width, width))
+    kind = pa.binary(width)
+    values = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+    known = [each for each in leaf.plain.values if len(each) == width]
+    return _have_one(values, pa.array(known, kind))
 
 
-def _texts(data: bytes, count: int) -> Iterator[bytes]:
-    at = 0
-    for _ in range(count):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += 4
-        yield data[at : at + length]
-        at += length
-    if at > len(data):
-        raise ValueError("a dictionary ends within a value")
+def _have_one(values: pa.Array | pa.ChunkedArray, wanted: pa.Array) -> bool:
+    return bool(pc.any(pc.is_in(values, value_set=wanted)).as_py())
 
 
 def _decompressed(body: bytes, codec: str, size: int) -> bytes:

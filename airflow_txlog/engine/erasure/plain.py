@@ -32,6 +32,11 @@ class Plain:
     values: frozenset[bytes] = frozenset()
 
     @cached_property
+    def array(self) -> pa.BinaryArray:
+        """The values as an array."""
+        return pa.array(self._ordered, pa.binary())
+
+    @cached_property
     def _ordered(self) -> list[bytes]:
         return sorted(self.values)
 
