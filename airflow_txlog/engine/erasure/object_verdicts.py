@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from airflow_txlog.datafiles.parquet.reading import DataFile
+import pyarrow as pa
+
+from airflow_txlog.datafiles.parquet.reading import DataFile, with_content
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
 from airflow_txlog.engine.erasure.text_traces import MOST_TEXT_BYTES, decompressed, text_of, traces_in_text
@@ -157,14 +159,15 @@ def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
         found.append(Trace("path", "value"))
     digest = reason = None
     try:
-        with store.open_input(info.path) as source:
-            head = source.read(4)
-        if head in _PARQUET or info.path.endswith(".parquet"):
+        file = with_content(
+            DataFile(store=store, path=info.path, size_bytes=info.size_bytes), reads_all=True, is_read_again=False
+        )
+        if _is_parquet(file):
             method = "decoded"
-            found += traces_in_parquet(DataFile(store=store, path=info.path, size_bytes=info.size_bytes), forms)
-            digest = _digest(store, info.path)
+            found += traces_in_parquet(file, forms)
+            digest = _digest(file)
         else:
-            data = _content(store, info.path)
+            data = _content(file)
             digest = hashlib.sha256(data).hexdigest()
             content = decompressed(data)
             method = _method(info.path, content)
@@ -225,17 +228,29 @@ def _method(path: str, data: bytes) -> Method:
     return "text"
 
 
-def _content(store: Store, path: str) -> bytes:
-    with store.open_input(path) as source:
+def _is_parquet(file: DataFile) -> bool:
+    """Return whether an object is to be read as Parquet. Raises FileNotFoundError without it."""
+    with _opened(file) as source:
+        return source.read(4) in _PARQUET or file.path.endswith(".parquet")
+
+
+def _opened(file: DataFile) -> pa.NativeFile:
+    return file.store.open_input(file.path) if file.content is None else pa.BufferReader(file.content)
+
+
+def _content(file: DataFile) -> bytes:
+    if file.content is not None:
+        return file.content
+    with _opened(file) as source:
         if source.size() > MOST_TEXT_BYTES:
             raise ValueError("a text of more than two gigabytes")
         data: bytes = source.read()
         return data
 
 
-def _digest(store: Store, path: str) -> str:
+def _digest(file: DataFile) -> str:
     total = hashlib.sha256()
-    with store.open_input(path) as source:
+    with _opened(file) as source:
         while data := source.read(_COPIED_BYTES):
             total.update(data)
     return total.hexdigest()

@@ -260,6 +260,26 @@ def test_a_dictionary_with_a_value_of_no_row_is_found(table: Table) -> None:
     assert "rows, column 'email'" not in places(only(found_in(table)))
 
 
+def test_rows_of_a_value_in_a_dictionary_are_counted(table: Table) -> None:
+    texts = [OTHER, f"to {SUBJECT}", None, f"to {SUBJECT}"] * 5
+    stray = pa.table({"email": [SUBJECT, OTHER] * 10, "note": texts})
+    pq.write_table(stray, folder_of(table) / "stray.parquet", row_group_size=7)
+    counts = {trace.place: trace.count for trace in only(found_in(table)).traces if trace.place.startswith("rows")}
+    assert counts == {"rows, column 'email'": 10, "rows, column 'note'": 10}
+
+
+def test_numbers_of_values_beyond_a_dictionary_are_a_damage(table: Table) -> None:
+    place = folder_of(table) / "stray.parquet"
+    values = pa.table({"email": ["a" * 9, "b" * 9] * 4})
+    pq.write_table(values, place, compression="none", write_statistics=False, store_schema=False)
+    data = place.read_bytes()
+    # The rows begin with the width of a number, and pack eight of one bit into a byte.
+    packed = b"\x01\x03\xaa"
+    assert data.count(packed) == 1
+    place.write_bytes(data.replace(packed, b"\x05\x02\x1f"))
+    assert only(found_in(table)).verdict == "not readable"
+
+
 def test_bytes_that_no_footer_names_are_searched(table: Table) -> None:
     place = folder_of(table) / "stray.parquet"
     pq.write_table(rows(OTHER), place, write_page_index=True)
@@ -710,10 +730,11 @@ def test_a_damage_that_nobody_expected_ends_the_search_of_one_object(
 
 
 def test_an_object_that_is_listed_but_not_found_does_not_pass(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: LocalStore, path: str) -> None:
+    def fail(self: LocalStore, path: str, *_: Any, **__: Any) -> None:
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(LocalStore, "open_input", fail)
+    for method in ("open_input", "open_whole"):
+        monkeypatch.setattr(LocalStore, method, fail)
     left = [verdict for verdict in table.find_traces("email", [SUBJECT]) if not verdict.passes]
     assert {(verdict.verdict, verdict.reason) for verdict in left} == {("not readable", "listed, but not found")}
     assert len(left) == len(list(table.store.walk()))

@@ -184,15 +184,15 @@ def test_each_kind_of_trace_makes_the_findings_incomplete_and_is_named(table: Ta
 
 
 def test_an_object_that_appears_after_the_listing_is_read_too(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, folder = LocalStore.open_input, folder_of(table)
+    read, folder = LocalStore.open_whole, folder_of(table)
     pending = [rows(SUBJECT)]
 
-    def and_a_merge_commits(store: LocalStore, path: str) -> Any:
+    def and_a_merge_commits(store: LocalStore, path: str, size_bytes: int, **options: Any) -> Any:
         if pending:
             append(table, pending.pop())
-        return read(store, path)
+        return read(store, path, size_bytes, **options)
 
-    monkeypatch.setattr(LocalStore, "open_input", and_a_merge_commits)
+    monkeypatch.setattr(LocalStore, "open_whole", and_a_merge_commits)
     spec = spec_of(table, folder.parent / "reports", [SUBJECT])
     result = run_job(spec, None)
     assert result.details.findings is not None
