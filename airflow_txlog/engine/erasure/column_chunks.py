@@ -30,7 +30,7 @@ from airflow_txlog.datafiles.parquet.thrift import (
 from airflow_txlog.engine.erasure.bloom import BloomFilter
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.plain import Plain, plain_array, plain_type, plain_values
-from airflow_txlog.engine.erasure.traces import Trace
+from airflow_txlog.engine.erasure.traces import Kind, Trace
 
 # Numbers of fields in parquet.thrift: of a column chunk, and of its metadata.
 META_DATA, INDEX_OFFSET, INDEX_LENGTH = 3, 6, 7
@@ -47,7 +47,7 @@ _COUNT = 1
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4": "lz4_raw"}
 _HADOOP_LZ4_PREFIX = 8
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}
-_MOST_HEADER_BYTES = 1024 * 1024
+_USUAL_HEADER_BYTES, _MOST_HEADER_BYTES = 1024, 1024 * 1024
 _USUAL_BLOOM_HEADER = 64
 
 
@@ -95,14 +95,22 @@ def traces_in_chunk(
 
     Raises the errors of `traces_in_parquet`.
     """
+    traces = list(_traces_in_chunk(parquet, group, leaf, chunk, forms))
+    if traces:
+        where = f"column {forms.without_values(leaf.path)!r}, row group {group}"
+        yield from (Trace(f"{what} of {where}", kind) for what, kind in traces)
+
+
+def _traces_in_chunk(
+    parquet: OpenParquet, group: int, leaf: SearchedLeaf, chunk: Fields, forms: Forms
+) -> Iterator[tuple[str, Kind]]:
     metadata = fields_of(chunk[META_DATA][1])
-    where = f"column {forms.without_values(leaf.path)!r}, row group {group}"
     if _in_statistics(metadata, _STATISTICS, leaf):
-        yield Trace(f"statistics of {where}", "statistic")
+        yield "statistics", "statistic"
     if _in_index(parquet.source, chunk, leaf):
-        yield Trace(f"page index of {where}", "statistic")
+        yield "page index", "statistic"
     if _in_bloom_filter(parquet, group, leaf, metadata):
-        yield Trace(f"Bloom filter of {where}", "statistic")
+        yield "Bloom filter", "statistic"
     found = parquet.metadata.row_group(group).column(leaf.number)
     in_dictionary = in_pages = False
     for header, body in _pages(parquet.source, found):
@@ -112,9 +120,21 @@ def traces_in_chunk(
             if kind in header:
                 in_pages |= _in_statistics(fields_of(header[kind][1]), statistics, leaf)
     if in_dictionary:
-        yield Trace(f"dictionary of {where}", "value")
+        yield "dictionary", "value"
     if in_pages:
-        yield Trace(f"statistics of pages of {where}", "statistic")
+        yield "statistics of pages", "statistic"
+
+
+def bytes_of_chunk_hold(parquet: OpenParquet, group: int, number: int, forms: Forms) -> bool:
+    """Return whether a chunk of a column of numbers that is not compressed holds the bytes of a value."""
+    chunk = parquet.metadata.row_group(group).column(number)
+    return chunk.compression == "UNCOMPRESSED" and forms.in_bytes(read_bytes(parquet.source, *range_of_chunk(chunk)))
+
+
+def range_of_chunk(chunk: Any) -> tuple[int, int]:
+    """Return the start and the length of a column chunk (`ColumnChunkMetaData`)."""
+    start = min(start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start)
+    return start, chunk.total_compressed_size
 
 
 def _in_statistics(fields: Fields, number: int, leaf: SearchedLeaf) -> bool:
@@ -164,16 +184,22 @@ def _plain_values(parquet: OpenParquet, group: int, leaf: SearchedLeaf) -> Itera
 
 def _pages(source: Any, chunk: Any) -> Iterator[tuple[Fields, bytes]]:
     """Yield the header and the stored body of each page of a column chunk (`ColumnChunkMetaData`)."""
-    starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
-    data = read_bytes(source, min(starts), chunk.total_compressed_size)
+    data = read_bytes(source, *range_of_chunk(chunk))
     at = 0
     while at < len(data):
-        header, length = fields_and_length_of(data[at : at + _MOST_HEADER_BYTES])
+        header, length = _page_header(data, at)
         size = integer_of(header, _STORED_SIZE)
         if size is None or size < 0 or at + length + size > len(data):
             raise ValueError("a page is longer than its column chunk")
         yield header, data[at + length : at + length + size]
         at += length + size
+
+
+def _page_header(data: bytes, at: int) -> tuple[Fields, int]:
+    """Return the fields and the length of the header of a page."""
+    with suppress(ValueError, IndexError):
+        return fields_and_length_of(data[at : at + _USUAL_HEADER_BYTES])
+    return fields_and_length_of(data[at : at + _MOST_HEADER_BYTES])
 
 
 def _in_dictionary(

@@ -29,6 +29,7 @@ _MOST_CHOSEN = 32
 _MOST_SHARED = 64
 _MOST_FALSE = 10_000
 _FEW_BYTES = 65_536
+_COPIED_BYTES = 262_144
 # A piece is multiplied by odd numbers; the upper bits of each product are one of its places in a Bloom filter. Of other
 # pieces, one in 16 passes the first place of a filter that is large enough, and one in 4,096 passes all.
 _FACTORS = {
@@ -97,18 +98,21 @@ class Needles:
         for search in self._searches:
             yield from search.spans(data)
         # They cannot be in bytes without the character that begins an escape.
-        if self._begins and _have_one(data.to_pybytes(), self._begins):
+        if self._begins and _have_one(data, self._begins):
             for search in self._of_escaped:
                 yield from search.spans(data)
 
 
-def has_escapes(data: bytes) -> bool:
+def has_escapes(data: bytes | pa.Buffer) -> bool:
     """Return whether bytes hold a character that begins an escape of JSON or of URLs."""
     return _have_one(data, _ESCAPES)
 
 
-def _have_one(data: bytes, marks: Sequence[bytes]) -> bool:
-    return any(mark in data for mark in marks)
+def _have_one(data: bytes | pa.Buffer, marks: Sequence[bytes]) -> bool:
+    view = memoryview(data)
+    # A copy of all bytes at once would take longer than the search.
+    parts = (bytes(view[start : start + _COPIED_BYTES]) for start in range(0, len(view), _COPIED_BYTES))
+    return any(mark in part for part in parts for mark in marks)
 
 
 def _searches(strings: Collection[bytes]) -> list[_Search]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,8 +33,10 @@ from airflow_txlog.engine.erasure.column_chunks import (
     META_DATA,
     SearchedLeaf,
     bloom_filter_bytes,
+    bytes_of_chunk_hold,
     leaf_numbers,
     leaf_types,
+    range_of_chunk,
     read_bytes,
     top_level,
     traces_in_chunk,
@@ -48,6 +51,8 @@ from airflow_txlog.engine.log.names import LOG_DIRECTORY
 _ROW_GROUPS, _COLUMNS = 4, 1
 _INDEXES = ((4, 5), (INDEX_OFFSET, INDEX_LENGTH))
 _MAGIC_BYTES, _ENDING_BYTES = 4, 8
+# The rows of a batch are searched while they are in a processor's cache.
+_ROWS = 32_768
 
 
 def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
@@ -62,13 +67,18 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
         yield from _in_rows(file, parquet, searched, forms)
         raw = footer_of(parquet.source)
         yield from _in_footer(raw, parquet, forms)
-        footer = fields_of(raw)
-        for number, group in enumerate(structs_of(footer, _ROW_GROUPS)):
-            chunks = structs_of(fields_of(group), _COLUMNS)
-            for leaf in searched:
-                if leaf.plain.values:
-                    yield from traces_in_chunk(parquet, number, leaf, fields_of(chunks[leaf.number]), forms)
-        for start, end in _unnamed(parquet, footer, len(raw)):
+        groups = structs_of(fields_of(raw), _ROW_GROUPS)
+        chunks = [[fields_of(chunk) for chunk in structs_of(fields_of(group), _COLUMNS)] for group in groups]
+        by_number = {leaf.number: leaf for leaf in searched if leaf.plain.values}
+        for group, of_group in enumerate(chunks):
+            for number, chunk in enumerate(of_group):
+                leaf = by_number.get(number)
+                if leaf is not None:
+                    yield from traces_in_chunk(parquet, group, leaf, chunk, forms)
+                elif bytes_of_chunk_hold(parquet, group, number, forms):
+                    path = parquet.schema.column(number).path
+                    yield Trace(f"bytes of column {forms.without_values(path)!r}, row group {group}", "value")
+        for start, end in _unnamed(parquet, chunks, len(raw)):
             data = read_bytes(parquet.source, start, end - start)
             if forms.in_bytes(data):
                 yield Trace("bytes that the footer does not name", "value")
@@ -100,10 +110,10 @@ def batches_without_values(file: DataFile, forms: Forms) -> Iterator[tuple[pa.Re
     """
     with open_data_file(file) as parquet:
         forms = _forms_in(file, parquet, forms)
-        searched = list(_searched(parquet, forms))
+        columns = _Searched(parquet, list(_searched(parquet, forms)), forms, _is_of_log(file))
 
         def holds(batch: pa.RecordBatch) -> bool:
-            return any(_counts(file, parquet, batch, searched, forms).values())
+            return any(columns.counts([batch]).values())
 
         for _, batch in read_batches(file, parquet):
             rest = batch.filter(pc.invert(_holds_in_key(batch, forms)))
@@ -169,27 +179,19 @@ def _in_rows(file: DataFile, parquet: OpenParquet, searched: Sequence[SearchedLe
     wanted = top_level(parquet, (leaf.path for leaf in searched))
     if not wanted:
         return
-    found = _found_in(_distinct(file, parquet, wanted), file, parquet, searched, forms)
+    columns = _Searched(parquet, searched, forms, _is_of_log(file))
+    found = columns.counts(_distinct(file, parquet, wanted))
     if found.total() and any(map(pa.types.is_dictionary, parquet.schema_arrow.types)):
         # A dictionary may hold a value of no row.
         with open_data_file(file, reads_all=True) as plain:
-            found = _found_in(_rows(file, plain, wanted), file, plain, searched, forms)
+            found = replace(columns, parquet=plain).counts(_rows(file, plain, wanted))
     for (path, kind), count in found.items():
         if count:
             yield Trace(f"rows, column {forms.without_values(path)!r}", kind, count)
 
 
-def _found_in(
-    batches: Iterable[pa.RecordBatch],
-    file: DataFile,
-    parquet: OpenParquet,
-    searched: Sequence[SearchedLeaf],
-    forms: Forms,
-) -> Counter[tuple[str, Kind]]:
-    found = Counter[tuple[str, Kind]]()
-    for batch in batches:
-        found.update(_counts(file, parquet, batch, searched, forms))
-    return found
+def _is_of_log(file: DataFile) -> bool:
+    return file.path.startswith(f"{LOG_DIRECTORY}/")
 
 
 def _rows(
@@ -197,7 +199,8 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of some columns."""
     fields = [parquet.schema_arrow.field(name) for name in names]
-    return (batch for _, batch in read_batches(file, parquet, fields, keeps_dictionaries=keeps_dictionaries))
+    batches = read_batches(file, parquet, fields, batch_rows=_ROWS, keeps_dictionaries=keeps_dictionaries)
+    return (batch for _, batch in batches)
 
 
 def _distinct(file: DataFile, parquet: OpenParquet, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
@@ -218,24 +221,40 @@ def _distinct(file: DataFile, parquet: OpenParquet, names: Iterable[str]) -> Ite
             yield batch.select(plain)
 
 
-def _counts(
-    file: DataFile, parquet: OpenParquet, batch: pa.RecordBatch, searched: Iterable[SearchedLeaf], forms: Forms
-) -> Counter[tuple[str, Kind]]:
-    """Return how many rows of a batch hold a value, by the path of the column and the kind of the trace."""
-    by_number, numbers = {leaf.number: leaf for leaf in searched}, leaf_numbers(parquet)
-    is_log = file.path.startswith(f"{LOG_DIRECTORY}/")
-    found = Counter[tuple[str, Kind]]()
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        columns = leaves(plain_array(column))
-        for at, (number, values) in enumerate(zip(numbers[name], columns, strict=True)):
-            if number not in by_number:
+@dataclass(frozen=True)
+class _Searched:
+    """The leaf columns of an open file that may hold a value."""
+
+    parquet: OpenParquet
+    leaves: Sequence[SearchedLeaf]
+    forms: Forms
+    is_log: bool
+
+    @cached_property
+    def _by_number(self) -> Mapping[int, SearchedLeaf]:
+        return {leaf.number: leaf for leaf in self.leaves}
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, Sequence[int]]:
+        return leaf_numbers(self.parquet)
+
+    def counts(self, batches: Iterable[pa.RecordBatch]) -> Counter[tuple[str, Kind]]:
+        """Return how many rows hold a value, by the path of the column and the kind of the trace."""
+        found = Counter[tuple[str, Kind]]()
+        for batch in batches:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                self._count(self._numbers[name], leaves(plain_array(column)), found)
+        return found
+
+    def _count(self, numbers: Sequence[int], columns: Sequence[pa.Array], found: Counter[tuple[str, Kind]]) -> None:
+        for at, (number, values) in enumerate(zip(numbers, columns, strict=True)):
+            if number not in self._by_number:
                 continue
-            path = by_number[number].path
-            for kind, count in _in_values(values, path, forms, is_log=is_log):
+            path = self._by_number[number].path
+            for kind, count in _in_values(values, path, self.forms, is_log=self.is_log):
                 found[path, kind] += count
-            if at and _is_value_of(parquet.schema.column(number - 1).path, path):
-                found[path, "value"] += forms.in_entries(columns[at - 1], values)
-    return found
+            if at and _is_value_of(self.parquet.schema.column(number - 1).path, path):
+                found[path, "value"] += self.forms.in_entries(columns[at - 1], values)
 
 
 def _is_value_of(name: str, path: str) -> bool:
@@ -268,15 +287,14 @@ def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms) -> Iterator[Trace
         yield Trace("footer", "value")
 
 
-def _unnamed(parquet: OpenParquet, footer: Fields, footer_bytes: int) -> Iterator[tuple[int, int]]:
+def _unnamed(parquet: OpenParquet, chunks: Sequence[Sequence[Fields]], footer_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of each range of bytes that the footer does not name."""
     end = parquet.source.size() - _ENDING_BYTES - footer_bytes
     named = [(0, _MAGIC_BYTES), (end, end)]
-    for number, group in enumerate(structs_of(footer, _ROW_GROUPS)):
-        for leaf, chunk in enumerate(map(fields_of, structs_of(fields_of(group), _COLUMNS))):
-            found = parquet.metadata.row_group(number).column(leaf)
-            start = min(start for start in (found.dictionary_page_offset, found.data_page_offset) if start)
-            named.append((start, start + found.total_compressed_size))
+    for group, of_group in enumerate(chunks):
+        for leaf, chunk in enumerate(of_group):
+            start, length = range_of_chunk(parquet.metadata.row_group(group).column(leaf))
+            named.append((start, start + length))
             if start := integer_of(fields_of(chunk[META_DATA][1]), BLOOM_OFFSET) or 0:
                 named.append((start, start + bloom_filter_bytes(parquet.source, start)))
             for offset, length in _INDEXES:

@@ -79,7 +79,7 @@ def without_escapes(text: str) -> str:
 def have_escapes(texts: pa.Array) -> bool:
     """Return whether the bytes of all texts hold a character that begins an escape of JSON or of URLs."""
     data = texts.buffers()[-1]
-    return data is not None and has_escapes(data.to_pybytes())
+    return data is not None and has_escapes(data)
 
 
 def match_anywhere(texts: pa.Array, pattern: str) -> bool:

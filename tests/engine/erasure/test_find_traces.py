@@ -280,6 +280,15 @@ def test_numbers_of_values_beyond_a_dictionary_are_a_damage(table: Table) -> Non
     assert only(found_in(table)).verdict == "not readable"
 
 
+def test_a_value_among_the_bytes_of_a_column_of_numbers_is_found(table: Table) -> None:
+    place = folder_of(table) / "stray.parquet"
+    numbers = [int.from_bytes(SUBJECT.encode()[:8], "little"), int.from_bytes(SUBJECT.encode()[8:16], "little"), 0]
+    numbers[2] = int.from_bytes(SUBJECT.encode()[16:].ljust(8, b"\0")[:8], "little")
+    stray = pa.table({"n": pa.array(numbers, pa.uint64())})
+    pq.write_table(stray, place, compression="none", use_dictionary=False, write_statistics=False)
+    assert places(only(found_in(table))) == {"bytes of column 'n', row group 0"}
+
+
 def test_bytes_that_no_footer_names_are_searched(table: Table) -> None:
     place = folder_of(table) / "stray.parquet"
     pq.write_table(rows(OTHER), place, write_page_index=True)
