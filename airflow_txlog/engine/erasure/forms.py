@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Self
-from unicodedata import normalize
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.erasure.equivalents import equivalents
 from airflow_txlog.engine.erasure.needles import Needles
 from airflow_txlog.engine.erasure.plain import (
     Plain,
@@ -58,6 +58,7 @@ _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
 # The escapes of URLs and JSON that hide a value; a text may be escaped twice.
 _ESCAPES = r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\/"
 _ESCAPED_LEVELS = 2
+_LONGEST_CHAR, _MOST_DIGITS = 4_096, 9
 _CHAR = re.compile(r"(?<!var)char\((\d+)\)")
 
 
@@ -80,8 +81,8 @@ class Forms:
     def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any] | pa.ChunkedArray) -> Self:
         """Return the forms of values of a column, or of a member of a struct (`customer.email`), of a table.
 
-        Raises UnknownColumn; UnsupportedFeature for a collation; InvalidInput without values, and for one that the
-        column cannot hold.
+        Raises UnknownColumn; UnsupportedFeature for a collation and for a long CHAR; InvalidInput without values, and
+        for one that the column cannot hold.
         """
         uri, names = snapshot.uri, snapshot.delta_schema.names
         found = snapshot.delta_schema.find_path((column,)) or snapshot.delta_schema.find_path(tuple(column.split(".")))
@@ -124,7 +125,15 @@ class Forms:
             )
         logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
         marks = " ".join(str(field.metadata.get(CHAR_VARCHAR_KEY, "")) for field in found)
-        lengths = frozenset(map(int, _CHAR.findall(marks)))
+        lengths = frozenset(int(each[:_MOST_DIGITS]) for each in _CHAR.findall(marks))
+        if lengths and max(lengths) > _LONGEST_CHAR:
+            raise UnsupportedFeature(
+                f"{uri}: the column {column!r} is a CHAR of more than {_LONGEST_CHAR:,} characters. Each subject would "
+                "be padded with as many spaces. Nothing was searched. Name another column.",
+                table=uri,
+                feature=f"subjects by a CHAR of more than {_LONGEST_CHAR:,} characters",
+                needed_to="find subjects",
+            )
         return cls(known, (logical, physical), found[-1].metadata.get(ID_KEY), lengths)
 
     @cached_property
@@ -139,8 +148,7 @@ class Forms:
         if self.lengths:
             plain = {text.rstrip(" ") or text for text in found}
             found |= plain.union(*({text.ljust(length) for text in plain} for length in self.lengths))
-        # Of one text with accents there are two forms, which look alike.
-        return frozenset(found.union(*({normalize("NFC", text), normalize("NFD", text)} for text in found)))
+        return frozenset(found.union(*map(equivalents, found)))
 
     @cached_property
     def key_values(self) -> pa.Array:
@@ -326,7 +334,9 @@ class Forms:
     @cached_property
     def _rare(self) -> list[str]:
         plain = self.texts - self._common
-        return sorted(plain.union(*map(escaped, plain)))
+        # A padded text holds the plain one.
+        whole = {text for text in plain if text.rstrip(" ") not in plain or not text.endswith(" ")}
+        return sorted(plain.union(*map(escaped, whole)))
 
     def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""
@@ -365,18 +375,28 @@ class Forms:
 
     def in_path(self, path: str) -> bool:
         """Return whether the name of a file or of one of its folders holds a value."""
-        return any(map(self._in_segment, path.split("/"))) or any(self.holding([unquote(path)]))
+        return any(self._held_parts(path))
 
     def without_values(self, path: str) -> str:
         """Return a path with a mark for each segment that holds a value, or for all of them if they do together."""
         path = without_surrogates(path)
-        marked = "/".join(MARK if self._in_segment(segment) else segment for segment in path.split("/"))
+        *held, do_together = self._held_parts(path)
+        if not any(held):
+            return MARK if do_together else path
+        marked = "/".join(MARK if each else part for each, part in zip(held, path.split("/"), strict=True))
         return MARK if any(self.holding([unquote(marked)])) else marked
 
-    def _in_segment(self, segment: str) -> bool:
-        name, equals, value = (unquote(part) for part in segment.partition("="))
-        whole = unquote(segment)
-        return (bool(equals) and self.in_text(value, name)) or self.in_text(whole) or self.in_text(unquote(whole))
+    def _held_parts(self, path: str) -> list[bool]:
+        """Return whether each segment of a path holds a value, and whether the path holds one across segments."""
+        parts = []
+        for segment in path.split("/"):
+            name, equals, value = (unquote(part) for part in segment.partition("="))
+            whole = unquote(segment)
+            parts.append([(whole, ""), (unquote(whole), ""), *([(value, name)] if equals else [])])
+        texts = [text for part in parts for text, _ in part]
+        held = dict(zip([*texts, unquote(path)], self.holding([*texts, unquote(path)]), strict=True))
+        of_parts = (any(held[text] or self.in_named_text(text, name) for text, name in part) for part in parts)
+        return [*of_parts, held[unquote(path)]]
 
 
 MARK = "(a subject)"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import sys
+import unicodedata
 import uuid
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure import equivalents as equivalents_module
 from airflow_txlog.engine.erasure.attribution import Attribution, Requests
+from airflow_txlog.engine.erasure.equivalents import MOST_SPELLINGS, equivalents
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import verdict_on
 from airflow_txlog.engine.log.names import commit_name
@@ -183,3 +187,51 @@ def test_a_number_counts_in_a_commit_that_names_the_column_as_it_was_called_then
     assert verdict_of(table, "person", 7312346, commit_name(2)) == "absent"
     # Another column may have the same number.
     assert verdict_of(table, "person", 7312345, commit_name(3)) == "absent"
+
+
+@pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])
+def test_a_char_of_endless_length_is_refused(tmp_path: Path, length: str) -> None:
+    mark = ("__CHAR_VARCHAR_TYPE_STRING", f"char({length})")
+    table = table_of(tmp_path / "t", pa.schema([("email", pa.string())]), mark)
+    with pytest.raises(UnsupportedFeature, match="CHAR of more than 4,096"):
+        list(table.find_traces("email", [SUBJECT]))
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("zo\u00eb.ren\u00e9@example.org", "zoe\u0308.ren\u00e9@example.org"),
+        ("KEVIN@example.org", "\u212aEVIN@example.org"),
+        ("\u212aEVIN@example.org", "KEVIN@example.org"),
+        ("\u00c5sa@example.org", "\u212bsa@example.org"),
+        ("th\u1ebf@example.org", "th\u00ea\u0301@example.org"),
+        ("a\u0323\u0308nna@example.org", "\u00e4\u0323nna@example.org"),
+        ("\u8c48@example.org", "\uf900@example.org"),
+    ],
+    ids=["mixed", "Kelvin", "from Kelvin", "Angstrom", "two marks", "order of marks", "ideograph"],
+)
+def test_each_spelling_that_unicode_calls_the_same_text_is_erased_and_found(
+    tmp_path: Path, given: str, stored: str
+) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("email", pa.string()), ("note", pa.string())]))
+    append(table, pa.table({"email": [stored, "bob@example.org"], "note": ["", f"call {stored}"]}))
+    (verdict,) = (each for each in table.find_traces("email", [given]) if each.path.endswith(".parquet"))
+    assert {trace.place for trace in verdict.traces} >= {"rows, column 'email'", "rows, column 'note'"}
+    keys = {"column": "email", "values": [given]}
+    committed(run(None, "erase", table, keys=keys, writer_hours=0))
+    assert table.to_arrow(columns=["email"]).column(0).to_pylist() == ["bob@example.org"]
+
+
+def test_equivalent_spellings_are_those_of_the_unicode_database() -> None:
+    every = [chr(code) for code in range(sys.maxunicode + 1)]
+    mappings = {each: unicodedata.decomposition(each) for each in every}
+    own = [each for each, mapping in mappings.items() if mapping and not mapping.startswith("<")]
+    named = {unicodedata.normalize("NFD", each) for each in own}
+    assert {text for text in named if text.isascii()} == equivalents_module._ASCII
+    # Those beyond are marks of notes.
+    missing = {each for each in own if each not in set(equivalents(unicodedata.normalize("NFD", each)))}
+    assert all(0x1D15E <= ord(each) <= 0x1D1C0 for each in missing)
+    for text in ("\u1ebf\u00f4", "a\u0323\u0308", "K" * 20):
+        found = equivalents(text)
+        assert {unicodedata.normalize("NFC", each) for each in found} == {unicodedata.normalize("NFC", text)}
+        assert len(found) <= MOST_SPELLINGS + 3
