@@ -929,9 +929,17 @@ FAULTS = (
     Fault(
         name="dictionary-without-a-look",
         breaks="a value that only a dictionary still holds is not found",
-        file="airflow_txlog/engine/erasure/parquet_traces.py",
+        file="airflow_txlog/engine/erasure/column_chunks.py",
         old="in_dictionary |= _in_dictionary(",
         new="in_dictionary |= False and _in_dictionary(",
+        tests=("tests/engine/erasure/test_find_traces.py",),
+    ),
+    Fault(
+        name="dictionary-with-values-unread",
+        breaks="a damaged column of texts, whose rows name no value of its dictionary, passes as searched",
+        file="airflow_txlog/engine/erasure/parquet_traces.py",
+        old="column.validate(full=True)",
+        new="column.validate()",
         tests=("tests/engine/erasure/test_find_traces.py",),
     ),
     Fault(

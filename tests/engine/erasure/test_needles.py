@@ -23,7 +23,7 @@ def test_each_string_is_found_at_each_place(
 ) -> None:
     monkeypatch.setattr(needles, "_FEW_BYTES", few_bytes)
     monkeypatch.setattr(needles, "_MOST_FALSE", 20)
-    monkeypatch.setattr(needles, "_AT_ONCE", 5)
+    monkeypatch.setattr(needles, "_AT_ONCE", 100)
     rng = random.Random(f"{alphabet!r} {most} {few_bytes}")
     for _ in range(3):
         strings = [bytes(rng.choices(alphabet, k=rng.randint(5, most))) for _ in range(rng.randint(1, 40))]
