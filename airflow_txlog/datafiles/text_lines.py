@@ -4,8 +4,9 @@ A line ends with a line feed, a carriage return or both, or with the text that t
 end is a line unless it is empty. The UTF-8 mark at the start of a file belongs to no line. The invariant: bytes that
 are not text in the given encoding are an error, never replaced.
 
-A row of CSV is the one that Spark's reader gives with the same schema, in every mode. A line or a value for which that
-is not certain raises Uncertain: quotes that are not around a whole value, escapes, control characters, more or fewer
+A row of CSV is the one that Spark's reader gives with the same schema, in every mode. A value that Spark refuses in the
+mode FAILFAST raises Malformed if that is the mode. Any other line or value for which the row is not certain raises
+Uncertain: quotes that are not around a whole value, escapes, control characters, more or fewer
 values than columns, and numbers, dates and booleans in a spelling that is not in the pattern of their type.
 Source: Hadoop, LineReader; Spark, CSVExprUtils, UnivocityParser and CSVOptions.
 """
@@ -15,11 +16,13 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from airflow_txlog.errors import InvalidInput
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -111,6 +114,17 @@ def lines_of(
             lines, has_header = lines[1:], not len(lines)
         if len(lines):
             yield lines
+
+
+def line_number(source: Any, codec: str | None, text: TextFormat, row: int) -> int:
+    """Return the number in the file, from 1, of the row that `lines_of` yields as this one, from 0."""
+    number, left = 0, row + text.drops_header
+    for lines in lines_of(source, codec, replace(text, drops_blank=False, drops_header=False)):
+        kept = pc.indices_nonzero(_is_filled(lines, text.comment)) if text.drops_blank else pa.array(range(len(lines)))
+        if left < len(kept):
+            return int(number + kept[left].as_py() + 1)
+        number, left = number + len(lines), left - len(kept)
+    raise ValueError("the file has fewer rows")
 
 
 class _Bounded:
@@ -218,20 +232,87 @@ _PATTERNS: dict[pa.DataType, str] = {
 }
 
 
+# Spark's reader removes commas from a decimal, rounds it, and drops a date's time of day.
+_MIDNIGHT = r"(?:[ T]00:00(?::00(?:\.0+)?)?)?"
+_WHOLE_DATE = rf"\s*[+-]?[0-9]{{4,7}}-[0-9]{{1,2}}-[0-9]{{1,2}}{_MIDNIGHT}\s*"
+_OTHER_DIGITS = r"\x{80}-\x{10FFFF}"
+_POSSIBLE: dict[pa.DataType, str] = {
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), rf"[+-]?[0-9{_OTHER_DIGITS}]+"),
+    **dict.fromkeys(
+        (pa.float32(), pa.float64()),
+        rf"\s*[+-]?(?:NaN|Inf|Infinity|[0-9.{_OTHER_DIGITS}][0-9a-fA-FxXpP.+\-{_OTHER_DIGITS}]*)\s*",
+    ),
+    pa.bool_(): "(?i:true|false)",
+    pa.date32(): _WHOLE_DATE,
+}
+_NAMES = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.date32(): "DATE",
+}
+
+
+def exact_decimal(precision: int, scale: int) -> str:
+    """Return the pattern of the texts that become a DECIMAL of this type without a change of the number."""
+    return rf"[+-]?0*[0-9]{{0,{precision - scale}}}(?:\.[0-9]{{0,{scale}}}0*)?"
+
+
+def exact_date() -> str:
+    """Return the pattern of the texts that may become a DATE without the loss of a time of day."""
+    return _WHOLE_DATE
+
+
+def row_does_not_fit(
+    file: str | None, *, line: int | None = None, column: str | None = None, kind: str = ""
+) -> InvalidInput:
+    """Return the error for a row of a CSV or JSON file, with what is known of its place. It shows no value."""
+    where = "A file of the source" if file is None else f"The source's file {file}"
+    at = "" if line is None else f" in line {line}"
+    how = ""
+    if kind.startswith("DECIMAL"):
+        how = " (digits and a point, with no more decimals than the type, no thousands separator and no exponent)"
+    elif kind == "DATE":
+        how = " (year-month-day, without a time of day)"
+    what = f"a value of column {column!r} that is no {kind}{how}"
+    if column is None:
+        what = "a row that does not fit the columns: a value of another type, or more or fewer values"
+    return InvalidInput(
+        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. Correct the file, or give the "
+        "column the type STRING and convert it in a query. With the option mode=PERMISSIVE Spark reads what it can, "
+        "and NULL for the rest; DROPMALFORMED leaves such rows out.",
+        file=file,
+        line=line,
+        column=column,
+    )
+
+
+class Malformed(Exception):
+    """A row that Spark refuses in the mode FAILFAST. `args`: its number among these lines, its column, and the type."""
+
+
 class Uncertain(Exception):
     """Spark may read a line in another way. `args[0]` names the reason without a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
-    """How a line is cut into values. Quotes are double quotes. A text equal to `null` is null, as is an empty one."""
+    """How a line is cut into values. Quotes are double quotes. A text equal to `null` is null, as is an empty one.
+
+    `is_strict`: the mode is FAILFAST.
+    """
 
     delimiter: str = ","
     null: str = ""
+    is_strict: bool = False
 
 
 def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa.RecordBatch:
-    """Return the rows of these lines, none of them blank. Raises Uncertain."""
+    """Return the rows of these lines, none of them blank. Raises Uncertain, Malformed."""
     import pyarrow.csv  # noqa: PLC0415 - half a megabyte that only these sources need
 
     mark = re.escape(csv.delimiter)
@@ -252,29 +333,55 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
             pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(columns.names, pa.string()), check_utf8=False),
         )
     except pa.ArrowInvalid as error:
+        if csv.is_strict:
+            marks = pc.count_substring(pc.replace_substring_regex(lines, '"[^"]*"', ""), csv.delimiter)
+            raise Malformed(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from error
         raise Uncertain("a line has another number of values than the schema has columns") from error
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)
 
 
 def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
-    """Return the values of a column. Raises Uncertain."""
+    """Return the values of a column. Raises Uncertain, Malformed."""
     [array] = texts.chunks
     is_null = pc.or_(pc.equal(array, ""), pc.equal(array, csv.null))
     array = pc.if_else(is_null, pa.scalar(None, pa.string()), array)
     kind = field.type
     if pa.types.is_string(kind):
         return array
-    pattern = _PATTERNS.get(kind)
+    pattern, possible, name = _PATTERNS.get(kind), _POSSIBLE.get(kind), _NAMES.get(kind, str(kind))
     if pa.types.is_decimal(kind):
         fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
         pattern = rf"-?[0-9]{{1,{max(1, kind.precision - kind.scale)}}}{fraction}"
-    if pattern is None or not _all(pc.match_substring_regex(array, f"^(?:{pattern})$")):
-        raise Uncertain(f"column {field.name!r} has a value that may be no {kind}")
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid as error:
-        raise Uncertain(f"column {field.name!r} has a value that is no {kind}") from error
+        possible, name = exact_decimal(kind.precision, kind.scale), f"DECIMAL({kind.precision}, {kind.scale})"
+    if pattern is not None and _all(pc.match_substring_regex(array, f"^(?:{pattern})$")):
+        try:
+            return array.cast(kind)
+        except pa.ArrowInvalid as error:
+            # A number beyond its type, or no day of a calendar.
+            if csv.is_strict:
+                raise Malformed(_first_not_cast(array, kind), field.name, name) from error
+    if csv.is_strict and possible is not None:
+        fits = pc.match_substring_regex(array, f"^(?:{possible})$")
+        if not _all(fits):
+            raise Malformed(_first(pc.invert(fits)), field.name, name)
+    raise Uncertain(f"column {field.name!r} has a value that may be no {name}")
+
+
+def _first_not_cast(array: pa.Array, kind: pa.DataType) -> int:
+    start, end = 0, len(array)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            array[start:middle].cast(kind)
+            start = middle
+        except pa.ArrowInvalid:
+            end = middle
+    return start
+
+
+def _first(found: pa.BooleanArray) -> int:
+    return int(pc.index(found, True).as_py())
 
 
 def _any(found: pa.BooleanArray) -> bool:

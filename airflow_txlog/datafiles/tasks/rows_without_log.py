@@ -27,11 +27,14 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import (
     INFLATED,
     CsvFormat,
+    Malformed,
     TextFormat,
     TooMuchText,
     Uncertain,
     compression_of,
+    line_number,
     lines_of,
+    row_does_not_fit,
     rows_of_csv,
 )
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
@@ -319,14 +322,23 @@ class CsvScan(FileScan):
     joins_files: ClassVar[bool] = False
 
     def rows_of(self, planned: PlannedFile) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one file. Raises InvalidInput with the fact `only_spark` if Spark must decide, JobError."""
-        file = planned.file
+        """Yield the rows of one file. Raises InvalidInput with the fact `only_spark` if Spark must decide, JobError.
+
+        Raises InvalidInput without it for a row that Spark would refuse too.
+        """
+        file, number = planned.file, 0
         try:
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
                 codec = compression_of(file.path)
                 most = self.most_weights * max(LOCAL_FILE_BYTES, INFLATED * source.size())
                 for lines in lines_of(source, codec, self.text, most_inflated=most):
                     yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
+                    number += len(lines)
+        except Malformed as error:
+            row, column, kind = error.args
+            with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
+                line = line_number(source, compression_of(file.path), self.text, number + row)
+            raise row_does_not_fit(file.path, line=line, column=column, kind=kind) from None
         except TooMuchText as error:
             why = "it is compressed, and has more text than a job reads at once without Spark"
             raise InvalidInput(

@@ -41,7 +41,14 @@ from airflow_txlog.jobs.source.footers import NotSpark, notes_in
 from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan
 from airflow_txlog.jobs.source.headers import check_headers_on_disk, has_checked_header, names_in_files
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
-from airflow_txlog.jobs.source.listing import OnlySpark, SourceFiles, files_in_store, find_files, is_listed_here
+from airflow_txlog.jobs.source.listing import (
+    OnlySpark,
+    SourceFiles,
+    files_in_store,
+    find_files,
+    is_listed_here,
+    is_strict,
+)
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
     MaterializedSource,
@@ -56,6 +63,7 @@ from airflow_txlog.jobs.source.materialized import (
 )
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_of_files, why_spark_reads
 from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
+from airflow_txlog.jobs.source.strict_values import StrictColumns, given_columns, strict_columns, text_options
 from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
 from airflow_txlog.jobs.source.view_rows import rows_of_view
 from airflow_txlog.jobs.spark.causes import condition_of, describe
@@ -228,7 +236,12 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
             context.log(f"{argument}: this package reads the files, and not Spark: {source.only_here}")
             return _read_here(context, found, source)
         columns = None if source.inferred is None else as_spark_schema(source.inferred)
-    reader = context.spark.read.format(view.format).options(**view.options)
+    reader = context.spark.read.format(view.format).options(**text_options(view))
+    strict = StrictColumns({})
+    if view.schema is not None and is_strict(view):
+        given = given_columns(context.spark, view.schema)
+        strict = strict_columns(view, given)
+        columns = strict.read_as(given) if strict.fields else columns
     if columns is not None:
         reader = reader.schema(columns)
     frame = reader.load(list(view.paths))
@@ -238,6 +251,7 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     if has_checked_header(view) and not _has_header(context, view, frame) and columns is not None:
         # Its workers find the headers.
         frame = reader.option("enforceSchema", "false").load(list(view.paths))
+    frame = strict.converted(frame, names_files=True)
     scan = partial(_scan_of, context, view, frame, known) if is_plain else lambda: None
     size = _size_of(frame) if is_classic(context.spark) else {}
     return Source(frame=frame, reads_target=False, size=size, scan=scan)

@@ -20,10 +20,9 @@ from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
 from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, compression_of, encoding_named, lines_of
 from airflow_txlog.errors import InvalidInput, SchemaMismatch
-from airflow_txlog.jobs.source.listing import is_true, options_of
+from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, is_true, options_of
 
 _READERS = 16
-CORRUPT_RECORD = "_corrupt_record"
 # A header is short, and a request for it too.
 _BLOCK_BYTES = 64 * 1024
 _ADVICE = (

@@ -46,6 +46,9 @@ _STREAM_LOG = "_spark_metadata"
 # Hadoop reads these in its own way in a glob on a disk.
 _ODD_IN_GLOB = frozenset("\\{}[]")
 
+CORRUPT_RECORD = "_corrupt_record"
+"""Spark's name of the column that has the texts of rows which it cannot read."""
+
 # Options by lower-case name. The listing honours those that select files, Spark's parsers the others.
 LOOKUP_OPTIONS = frozenset({"pathglobfilter", "recursivefilelookup", "basepath"})
 _NOT_HONOURED = """columnpruning datetimerebasemode ignorecorruptfiles ignoreinvalidpartitionpaths
@@ -261,6 +264,18 @@ def options_of(view: FileView) -> dict[str, str]:
 def is_true(options: Mapping[str, str], name: str) -> bool:
     """Return whether an option of `options_of` is switched on."""
     return options.get(name, "false").lower() == "true"
+
+
+def is_strict(view: FileView) -> bool:
+    """Return whether a row of CSV or JSON that does not fit its columns is an error: unless the options say otherwise.
+
+    A column for the texts of such rows says otherwise, too.
+    """
+    options = options_of(view)
+    if view.format not in ("csv", "json") or "columnnameofcorruptrecord" in options:
+        return False
+    has_corrupt = CORRUPT_RECORD in (view.schema or "").lower()
+    return options.get("mode", "permissive" if has_corrupt else "failfast").lower() == "failfast"
 
 
 def refused(argument: str, what: str, advice: str) -> InvalidJobSpec:

@@ -36,8 +36,16 @@ from airflow_txlog.errors import SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
-from airflow_txlog.jobs.source.headers import CORRUPT_RECORD, check_headers, has_checked_header
-from airflow_txlog.jobs.source.listing import LOOKUP_OPTIONS, OnlySpark, SourceFiles, find_files, options_of
+from airflow_txlog.jobs.source.headers import check_headers, has_checked_header
+from airflow_txlog.jobs.source.listing import (
+    CORRUPT_RECORD,
+    LOOKUP_OPTIONS,
+    OnlySpark,
+    SourceFiles,
+    find_files,
+    is_strict,
+    options_of,
+)
 from airflow_txlog.jobs.source.tables import check_no_table, snapshot_of_view
 from airflow_txlog.jobs.source.view_rows import rows_of_view
 from airflow_txlog.storage.limits import cost_of, weight_of
@@ -254,7 +262,7 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
     return CsvView(
         columns=columns,
         text=TextFormat(drops_blank=True, drops_header=has_header),
-        csv=CsvFormat(delimiter=delimiter, null=options.get("nullvalue", "")),
+        csv=CsvFormat(delimiter=delimiter, null=options.get("nullvalue", ""), is_strict=is_strict(found.view)),
         costs={path: INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
     )
 

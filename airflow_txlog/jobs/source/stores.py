@@ -51,11 +51,13 @@ from airflow_txlog.jobs.source.listing import (
     WITHOUT_EFFECT,
     SourceFile,
     SourceFiles,
+    is_strict,
     is_true,
     options_of,
     refused,
 )
 from airflow_txlog.jobs.source.partition_folders import Values
+from airflow_txlog.jobs.source.strict_values import StrictColumns, strict_columns
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 
@@ -229,9 +231,11 @@ class _Read:
         if has_checked_header(self._view):
             expected = None if self._given is None else names_in_files(self._view, in_files.names)
             check_headers(self._view, [file.path for file in files], self._found.store.open_input, expected)
+        strict = strict_columns(self._view, in_files) if self._given is not None else StrictColumns({})
         frames = []
         for values, members in (by_values or {(): []}).items():
-            rows = self._parsed(self._reader(header="false").schema(in_files), self._lines(members, text))
+            reader = self._reader(header="false").schema(strict.read_as(in_files))
+            rows = strict.converted(self._parsed(reader, self._lines(members, text)), names_files=False)
             texts = dict(values)
             shown = [
                 rows[quoted(field.name)] if folder is None else _as_partition(_nullable(texts.get(folder)), field)
@@ -243,6 +247,8 @@ class _Read:
     def _reader(self, **more: str) -> DataFrameReader:
         left_out = LOOKUP_OPTIONS | {"encoding", "charset", "multiline", "enforceschema", *WITHOUT_EFFECT, *more}
         own = {name: value for name, value in self._options.items() if name not in left_out}
+        if is_strict(self._view):
+            own["mode"] = "FAILFAST"
         return self._context.spark.read.options(**own, **(more if self._view.format == "csv" else {}))
 
     def _parsed(self, reader: DataFrameReader, lines: DataFrame) -> DataFrame:

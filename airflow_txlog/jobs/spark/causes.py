@@ -9,12 +9,15 @@ one exception is `analysis_text`, for a text to which no value is bound.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.datafiles.failures import SENTENCES, error_in, is_exception, is_own_source, text_of
+from airflow_txlog.datafiles.text_lines import row_does_not_fit
 from airflow_txlog.errors import TxlogError
 
 if TYPE_CHECKING:
@@ -248,7 +251,28 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
     facts = {key: " ".join(value.split())[:_FACT_CHARS] for key, value in raw.items() if key in allowed}
     cause = Cause(name=name, condition=condition, state=None if state is None else str(state), facts=facts)
     trace = raw.get("traceback") or (message if _TRACEBACK in message else "")
+    if condition == _RAISED_BY_SQL:
+        return dataclasses.replace(cause, found=_refused_value(raw.get("errorMessage", "")))
     return _of_worker(cause, trace) if condition.startswith("PYTHON_EXCEPTION") else cause
+
+
+# Columns whose values our own expressions refuse, by marks that nobody else can write.
+_SECRET = secrets.token_bytes(16)
+_MARKED: dict[str, tuple[str, str]] = {}
+_RAISED_BY_SQL = "USER_RAISED_EXCEPTION"
+
+
+def mark_of_value(column: str, kind: str) -> str:
+    """Return a text that an expression raises, followed by a blank and a file, for a value of this column."""
+    mark = hashlib.sha256(_SECRET + f"{column}\0{kind}".encode()).hexdigest()
+    _MARKED[mark] = (column, kind)
+    return mark
+
+
+def _refused_value(raised: str) -> TxlogError | None:
+    mark, _, file = raised.partition(" ")
+    found = _MARKED.get(mark)
+    return None if found is None else row_does_not_fit(file or None, column=found[0], kind=found[1])
 
 
 def _of_worker(cause: Cause, message: str) -> Cause:

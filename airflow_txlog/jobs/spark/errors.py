@@ -18,6 +18,7 @@ import pyarrow as pa
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.datafiles.installed import unfit_executor
+from airflow_txlog.datafiles.text_lines import row_does_not_fit
 from airflow_txlog.errors import (
     ClusterLost,
     ExecutorsLost,
@@ -44,6 +45,7 @@ _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re
 # SQLSTATE classes that blame the data: cardinality ("more than one row"), data exception (a cast that fails, a division
 # by zero, a value that overflows), integrity (a map key twice), an error that the SQL itself raises.
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
+_MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
 _OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 # Conditions of Spark Connect: cancelled, or for a session that was released or that a new server does not know.
@@ -126,6 +128,8 @@ def translate(error: Exception, what: str) -> TxlogError:
     found = _first(causes, "found")
     if found is not None:
         return of_worker(found, what)
+    if any((cause.condition or "").startswith(_MALFORMED) for cause in causes):
+        return row_does_not_fit(next((cause.facts["path"] for cause in causes if "path" in cause.facts), None))
     # Before any other match: Spark's message about the data quotes a value, which may look like any failure.
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:

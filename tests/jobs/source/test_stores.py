@@ -19,11 +19,11 @@ import pytest
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidInput, TxlogError
+from airflow_txlog.errors import InvalidInput, SchemaMismatch, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.listing import files_in_store
 from airflow_txlog.jobs.source.stores import read_files
-from airflow_txlog.jobs.spark.errors import translate
+from airflow_txlog.jobs.spark.errors import collect, translate
 from airflow_txlog.jobs.spark.session import job_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.storage import PLAIN, Access
@@ -73,6 +73,8 @@ class Readers:
         self, format: str, path: str | list[str], options: dict[str, str] | None = None, schema: str | None = None
     ) -> int:
         """How many rows both read. Their schemas and rows are asserted to be equal."""
+        if format in ("csv", "json"):
+            options = {"mode": "PERMISSIVE"} | (options or {})
         theirs, ours = (read(format, path, options or {}, schema) for read in (self.spark_s, self.ours))
         assert [(f.name, f.dataType, f.nullable) for f in ours.schema] == [
             (f.name, f.dataType, f.nullable) for f in theirs.schema
@@ -175,6 +177,25 @@ def test_csv_is_read_as_spark_reads_it(name: str, readers: Readers) -> None:
     readers.put({f"in/{path}": data for path, data in files.items()})
     path = more.get("path", next(iter(files)))
     readers.alike("csv", f"in/{path}", more.get("options"), more.get("schema"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("12,50", "column 'a'"), ("abc9", "column 'a'"), ("1.5,7", "a row that does")]
+)
+def test_a_value_of_a_store_s_file_that_does_not_fit_is_an_error(readers: Readers, value: str, text: str) -> None:
+    readers.put({"in/a.csv": f"a\n{value}\n".replace("12,50", '"12,50"').encode()})
+    frame = readers.ours("csv", "in/a.csv", {"header": "true"}, "a DECIMAL(12, 2)")
+    with pytest.raises(InvalidInput, match="A file of the source has") as caught:
+        collect(frame, "read")
+    assert text in str(caught.value)
+    assert value not in str(caught.value)
+
+
+def test_a_header_of_a_store_s_file_is_compared(readers: Readers) -> None:
+    readers.put({"in/a.csv": TWO_ROWS, "in/b.csv": b"name,id\n1,a\n"})
+    for schema in ("id INT, name STRING", None):
+        with pytest.raises(SchemaMismatch, match=r"b\.csv is not that of"):
+            readers.ours("csv", "in", {"header": "true"}, schema)
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------

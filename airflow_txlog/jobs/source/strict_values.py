@@ -1,0 +1,84 @@
+"""Values of CSV and JSON files that Spark's readers would change when they convert them: errors in the mode FAILFAST.
+
+Spark removes commas from the text of a DECIMAL and rounds it, and drops the time of day from the text of a DATE. Here
+it reads such columns as texts, and its own cast converts the texts that keep their meaning. The invariant: the rows are
+those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps are left to Spark's reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, DecimalType, StringType, StructField, StructType
+
+from airflow_txlog.contract.operations import FileView
+from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
+from airflow_txlog.jobs.source.listing import is_strict, options_of
+from airflow_txlog.jobs.spark.causes import mark_of_value
+from airflow_txlog.jobs.sql.gate import quoted
+
+
+def text_options(view: FileView) -> dict[str, str]:
+    """Return the options of a view with the mode that it has without one."""
+    return {**view.options, "mode": "FAILFAST"} if is_strict(view) else dict(view.options)
+
+
+@dataclass(frozen=True)
+class StrictColumns:
+    """The columns that Spark reads as texts, by name, with the types that they become."""
+
+    fields: Mapping[str, StructField]
+
+    def read_as(self, schema: StructType) -> StructType:
+        """Return the columns for Spark's reader."""
+        text = StringType()
+        return StructType(
+            [
+                StructField(each.name, text, each.nullable, each.metadata) if each.name in self.fields else each
+                for each in schema
+            ]
+        )
+
+    def converted(self, frame: DataFrame, *, names_files: bool) -> DataFrame:
+        """Return the rows with the values. `names_files`: Spark knows the file of a row."""
+        if not self.fields:
+            return frame
+        return frame.select(*(self._column(frame, name, names_files=names_files) for name in frame.columns))
+
+    def _column(self, frame: DataFrame, name: str, *, names_files: bool) -> Column:
+        text, field = frame[quoted(name)], self.fields.get(name)
+        if field is None:
+            return text
+        kind, value = _shown(field), text.try_cast(field.dataType)
+        is_exact = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
+        file = F.input_file_name() if names_files else F.lit("")
+        refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, kind)} "), file))
+        return F.when(text.isNull() | is_exact, value).otherwise(refusal).alias(name, metadata=field.metadata)
+
+
+def strict_columns(view: FileView, schema: StructType) -> StrictColumns:
+    """Return the columns of a view that are converted here. An option for their format leaves them to Spark."""
+    options = options_of(view)
+    kinds: list[type] = []
+    if is_strict(view):
+        kinds += [] if "locale" in options else [DecimalType]
+        kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
+    return StrictColumns({each.name: each for each in schema if isinstance(each.dataType, tuple(kinds))})
+
+
+def given_columns(spark: SparkSession, schema: str) -> StructType:
+    """Return the columns of a DDL text. Raises PySparkException."""
+    return spark.createDataFrame([], schema).schema
+
+
+def _pattern(field: StructField) -> str:
+    kind = field.dataType
+    return exact_decimal(kind.precision, kind.scale) if isinstance(kind, DecimalType) else exact_date()
+
+
+def _shown(field: StructField) -> str:
+    kind = field.dataType
+    return f"DECIMAL({kind.precision}, {kind.scale})" if isinstance(kind, DecimalType) else "DATE"

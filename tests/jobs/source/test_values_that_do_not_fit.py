@@ -1,0 +1,155 @@
+"""A value that does not fit its column is an error that names its place, with Spark and without it, and no other value.
+
+Spark's readers would load NULL or another number. Options that say so still do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_txlog.contract.job import JobResult
+from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
+from tests.helpers.jobs import committed, error_of
+from tests.helpers.specs import job_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HEADER = "id,day,amount,big,ok\n"
+SCHEMA = "id INT, day DATE, amount DECIMAL(12, 2), big DECIMAL(38, 10), ok BOOLEAN"
+GOOD = "1,2026-11-27,12.50,1.5,true\n"
+EXECUTORS = [None, pytest.param("spark", marks=pytest.mark.spark)]
+
+# A line, the column that is wrong, and whether only Spark's executor is certain of it.
+BAD: dict[str, tuple[str, str | None]] = {
+    "a word for a number": ("n/a,2026-11-27,12.50,1.5,true\n", "id"),
+    "a number beyond its type": ("2147483648,2026-11-27,12.50,1.5,true\n", "id"),
+    "a fraction for a whole number": ("1.5,2026-11-27,12.50,1.5,true\n", "id"),
+    "a word for a decimal": ("1,2026-11-27,n/a,1.5,true\n", "amount"),
+    "a comma in a decimal": ('1,2026-11-27,"12,50",1.5,true\n', "amount"),
+    "thousands": ('1,2026-11-27,"1,250.00",1.5,true\n', "amount"),
+    "more decimals than the scale": ("1,2026-11-27,12.505,1.5,true\n", "amount"),
+    "more digits than the precision": ("1,2026-11-27,12345678901.5,1.5,true\n", "amount"),
+    "an exponent": ("1,2026-11-27,1e2,1.5,true\n", "amount"),
+    "more decimals than a long scale": ("1,2026-11-27,12.50,1.12345678901,true\n", "big"),
+    "a day of another land": ("1,27.11.2026,12.50,1.5,true\n", "day"),
+    "a day that is not": ("1,2026-02-30,12.50,1.5,true\n", "day"),
+    "a time of day": ("1,2026-11-27 23:59:59,12.50,1.5,true\n", "day"),
+    "a year alone": ("1,2026,12.50,1.5,true\n", "day"),
+    "a word for a truth": ("1,2026-11-27,12.50,1.5,yes\n", "ok"),
+    "a value less": ("1,2026-11-27,12.50,1.5\n", None),
+    "a value more": ("1,2026-11-27,12.50,1.5,true,x\n", None),
+}
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> SparkSession | None:
+    found: Any = None if request.param is None else request.getfixturevalue(request.param)
+    return found
+
+
+def load(tmp_path: Path, session: SparkSession | None, text: str, **options: str) -> JobResult:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    source = {"format": "csv", "path": str(path), "schema": SCHEMA, "options": {"header": "true", **options}}
+    return run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), session)
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+@pytest.mark.parametrize("name", BAD)
+def test_a_value_that_does_not_fit_is_an_error_that_names_its_place(
+    tmp_path: Path, session: SparkSession | None, name: str
+) -> None:
+    line, column = BAD[name]
+    error = error_of(load(tmp_path, session, HEADER + "\n" + GOOD * 3 + line + GOOD))
+    assert error["type"] == "InvalidInput"
+    assert not error["facts"].get("needs_spark")
+    assert error["facts"]["file"].endswith("/a.csv")
+    assert f"{tmp_path}/a.csv has" in error["message"]
+    if session is None:
+        assert (error["facts"]["line"], error["facts"]["column"]) == (6, column)
+        assert "a.csv has in line 6 a" in error["message"]
+    elif column in ("day", "amount", "big"):
+        assert error["facts"]["column"] == column
+    assert not [text for text in ("n/a", "12,50", "12.505", "2026-02-30", "23:59", "yes") if text in str(error)]
+    assert not list(tmp_path.glob("t/**/*.parquet"))
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_values_that_keep_their_meaning_are_read(tmp_path: Path, session: SparkSession | None) -> None:
+    text = HEADER + "-7,2026-11-27,-0012.5,12345678901234567890.1234567891,false\n,,,,\n0,0999-12-31,0,0,true\n"
+    text = text.replace("0,0999-12-31,0,0,true\n", "") + "0,1999-12-31,0,0,true\n"
+    committed(load(tmp_path, session, text))
+    found = Table.open(str(tmp_path / "t")).to_arrow().sort_by("id").to_pylist()
+    assert [str(row["amount"]) for row in found] == ["-12.50", "0.00", "None"]
+    assert [str(row["big"]) for row in found] == ["12345678901234567890.1234567891", "0E-10", "None"]
+    assert [str(row["day"]) for row in found] == ["2026-11-27", "1999-12-31", "None"]
+
+
+@pytest.mark.spark
+def test_spellings_that_only_spark_reads_keep_their_values(tmp_path: Path, spark: SparkSession) -> None:
+    text = HEADER + "+1,2026-1-7,+12.500,.5,TRUE\n2,2026-11-27T00:00:00,00000000000000012.,5.,False\n"
+    committed(load(tmp_path, spark, text))
+    found = Table.open(str(tmp_path / "t")).to_arrow().sort_by("id").to_pylist()
+    assert [str(row["amount"]) for row in found] == ["12.50", "12.00"]
+    assert [str(row["day"]) for row in found] == ["2026-01-07", "2026-11-27"]
+
+
+@pytest.mark.spark
+def test_an_option_for_it_keeps_the_meaning_that_spark_gives(tmp_path: Path, spark: SparkSession) -> None:
+    bad = "n/a,2026-11-27T10:00:00,12.505,1.5,true\n"
+    for options, expected in (
+        ({"mode": "PERMISSIVE"}, ["12.50", "12.51"]),
+        ({"mode": "DROPMALFORMED"}, ["12.50"]),
+        ({"columnNameOfCorruptRecord": "bad"}, ["12.50", "12.51"]),
+    ):
+        folder = tmp_path / next(iter(options.values()))
+        folder.mkdir()
+        committed(load(folder, spark, HEADER + GOOD + bad, **options))
+        rows = Table.open(str(folder / "t")).to_arrow().to_pylist()
+        assert sorted(str(row["amount"]) for row in rows) == expected
+    comma = HEADER.replace(",", ";") + "1;27.11.2026;12,50;1,5;true\n"
+    committed(load(tmp_path, spark, comma, sep=";", locale="de-DE", dateFormat="dd.MM.yyyy"))
+    [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
+    assert (str(row["amount"]), str(row["day"])) == ("12.50", "2026-11-27")
+
+
+@pytest.mark.spark
+def test_json_and_inferred_columns_are_as_strict(tmp_path: Path, spark: SparkSession) -> None:
+    def error(name: str, text: str, schema: str | None) -> dict[str, Any]:
+        (tmp_path / name).write_text(text)
+        source: dict[str, Any] = {"format": name.rpartition(".")[2], "path": str(tmp_path / name)}
+        source |= {} if schema is None else {"schema": schema}
+        spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+        return error_of(run_job(spec, spark))
+
+    schema = "id INT, amount DECIMAL(12, 2), day DATE"
+    for value in ('"id": "x"', '"amount": 12.505', '"amount": "12,50"', '"day": "2026-11-27T10:00:00"'):
+        found = error("a.json", f'{{"id": 1, {value}}}\n' if "id" not in value else f"{{{value}}}\n", schema)
+        assert found["type"] == "InvalidInput"
+        assert found["message"].startswith(f"The source's file file://{tmp_path}/a.json has a")
+    assert error("b.json", '{"id": 1}\n{bad\n', None)["type"] == "InvalidInput"
+    found = error("b.csv", "1,2\n3\n", None)
+    assert "b.csv has a row that does not fit the columns" in found["message"]
+    (tmp_path / "c.json").write_text(json.dumps({"id": 1, "amount": 12.5, "day": "2026-11-27"}))
+    source = {"format": "json", "path": str(tmp_path / "c.json"), "schema": schema}
+    committed(run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark))
+    [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
+    assert (str(row["amount"]), str(row["day"])) == ("12.50", "2026-11-27")
+
+
+def test_the_line_is_that_of_the_text_of_a_compressed_file_of_many_blocks(tmp_path: Path) -> None:
+    path, number = tmp_path / "a.csv.gz", 400_000
+    path.write_bytes(gzip.compress((HEADER + GOOD * number + "x" + GOOD).encode(), 1))
+    source = {"format": "csv", "path": str(path), "schema": SCHEMA, "options": {"header": "true"}}
+    error = error_of(
+        run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), None)
+    )
+    assert error["facts"]["line"] == number + 2
+    assert not list(tmp_path.glob("t/**/*.parquet"))
