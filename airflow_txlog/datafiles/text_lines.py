@@ -5,7 +5,7 @@ end is a line unless it is empty. The UTF-8 mark at the start of a file belongs 
 are not text in the given encoding are an error, never replaced.
 
 A row of CSV is the one that Spark's reader gives with the same schema, in every mode. A value that Spark refuses in the
-mode FAILFAST raises Malformed if that is the mode. Any other line or value for which the row is not certain raises
+mode FAILFAST raises UnfitRow if that is the mode. Any other line or value for which the row is not certain raises
 Uncertain: quotes that are not around a whole value, escapes, control characters, more or fewer
 values than columns, and numbers, dates and booleans in a spelling that is not in the pattern of their type.
 Source: Hadoop, LineReader; Spark, CSVExprUtils, UnivocityParser and CSVOptions.
@@ -291,7 +291,7 @@ def row_does_not_fit(
     )
 
 
-class Malformed(Exception):
+class UnfitRow(Exception):
     """A row that Spark refuses in the mode FAILFAST. `args`: its number among these lines, its column, and the type."""
 
 
@@ -312,7 +312,7 @@ class CsvFormat:
 
 
 def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa.RecordBatch:
-    """Return the rows of these lines, none of them blank. Raises Uncertain, Malformed."""
+    """Return the rows of these lines, none of them blank. Raises Uncertain, UnfitRow."""
     import pyarrow.csv  # noqa: PLC0415 - half a megabyte that only these sources need
 
     mark = re.escape(csv.delimiter)
@@ -335,14 +335,14 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
     except pa.ArrowInvalid as error:
         if csv.is_strict:
             marks = pc.count_substring(pc.replace_substring_regex(lines, '"[^"]*"', ""), csv.delimiter)
-            raise Malformed(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from error
+            raise UnfitRow(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from error
         raise Uncertain("a line has another number of values than the schema has columns") from error
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)
 
 
 def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
-    """Return the values of a column. Raises Uncertain, Malformed."""
+    """Return the values of a column. Raises Uncertain, UnfitRow."""
     [array] = texts.chunks
     is_null = pc.or_(pc.equal(array, ""), pc.equal(array, csv.null))
     array = pc.if_else(is_null, pa.scalar(None, pa.string()), array)
@@ -360,11 +360,11 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
         except pa.ArrowInvalid as error:
             # A number beyond its type, or no day of a calendar.
             if csv.is_strict:
-                raise Malformed(_first_not_cast(array, kind), field.name, name) from error
+                raise UnfitRow(_first_not_cast(array, kind), field.name, name) from error
     if csv.is_strict and possible is not None:
         fits = pc.match_substring_regex(array, f"^(?:{possible})$")
         if not _all(fits):
-            raise Malformed(_first(pc.invert(fits)), field.name, name)
+            raise UnfitRow(_first(pc.invert(fits)), field.name, name)
     raise Uncertain(f"column {field.name!r} has a value that may be no {name}")
 
 

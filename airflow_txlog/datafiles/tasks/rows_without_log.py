@@ -27,10 +27,10 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import (
     INFLATED,
     CsvFormat,
-    Malformed,
     TextFormat,
     TooMuchText,
     Uncertain,
+    UnfitRow,
     compression_of,
     line_number,
     lines_of,
@@ -334,7 +334,7 @@ class CsvScan(FileScan):
                 for lines in lines_of(source, codec, self.text, most_inflated=most):
                     yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
                     number += len(lines)
-        except Malformed as error:
+        except UnfitRow as error:
             row, column, kind = error.args
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
                 line = line_number(source, compression_of(file.path), self.text, number + row)
