@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_txlog.errors import TxlogError, from_dict
+from airflow_txlog.errors import InvalidInput, TxlogError, from_dict
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OURS = re.compile(r"airflow_txlog/((?:\w+/)*\w+\.py)\Z")
@@ -139,3 +139,27 @@ def _code_of(error: BaseException) -> str | None:
 
 def _is_identifier(value: object) -> bool:
     return isinstance(value, str) and _IDENTIFIER.match(value) is not None
+
+
+def row_does_not_fit(
+    file: str | None, *, line: int | None = None, column: str | None = None, kind: str = ""
+) -> InvalidInput:
+    """Return the error for a row of a CSV or JSON file, with what is known of its place. It shows no value."""
+    where = "A file of the source" if file is None else f"The source's file {file}"
+    at = "" if line is None else f" in line {line}"
+    how = ""
+    if kind.startswith("DECIMAL"):
+        how = " (digits and a point, with no more decimals than the type, no thousands separator and no exponent)"
+    elif kind == "DATE":
+        how = " (year-month-day, without a time of day)"
+    what = f"a value of column {column!r} that is no {kind}{how}"
+    if column is None:
+        what = "a row that does not fit the columns: a value of another type, or more or fewer values"
+    return InvalidInput(
+        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. Correct the file, or give the "
+        "column the type STRING and convert it in a query. With the option mode=PERMISSIVE Spark reads what it can, "
+        "and NULL for the rest; DROPMALFORMED leaves such rows out.",
+        file=file,
+        line=line,
+        column=column,
+    )

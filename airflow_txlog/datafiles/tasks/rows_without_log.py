@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
-from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.datafiles.failures import row_does_not_fit, text_of
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.output import WrittenRows
 from airflow_txlog.datafiles.parquet.physical import FileFields
@@ -34,7 +34,6 @@ from airflow_txlog.datafiles.text_lines import (
     compression_of,
     line_number,
     lines_of,
-    row_does_not_fit,
     rows_of_csv,
 )
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError

@@ -16,8 +16,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.datafiles.failures import SENTENCES, error_in, is_exception, is_own_source, text_of
-from airflow_txlog.datafiles.text_lines import row_does_not_fit
+from airflow_txlog.datafiles.failures import SENTENCES, error_in, is_exception, is_own_source, row_does_not_fit, text_of
 from airflow_txlog.errors import TxlogError
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.datafiles.failures import text_of
+from airflow_txlog.datafiles.failures import row_does_not_fit, text_of
 from airflow_txlog.datafiles.installed import unfit_executor
-from airflow_txlog.datafiles.text_lines import row_does_not_fit
 from airflow_txlog.errors import (
     ClusterLost,
     ExecutorsLost,
