@@ -230,7 +230,7 @@ _PATTERNS: dict[pa.DataType, str] = {
 }
 
 
-# Spark's reader removes commas from a decimal, rounds it, and drops a date's time of day.
+# Spark's reader removes commas from a decimal, cuts its decimals, and drops a date's time of day.
 _MIDNIGHT = r"(?:[ T]00:00(?::00(?:\.0+)?)?)?"
 _WHOLE_DATE = rf"\s*[+-]?[0-9]{{4,7}}-[0-9]{{1,2}}-[0-9]{{1,2}}{_MIDNIGHT}\s*"
 _OTHER_DIGITS = r"\x{80}-\x{10FFFF}"

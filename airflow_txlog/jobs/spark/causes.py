@@ -255,7 +255,7 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
     return _of_worker(cause, trace) if condition.startswith("PYTHON_EXCEPTION") else cause
 
 
-# Columns whose values our own expressions refuse, by marks that nobody else can write.
+# Columns whose values our own expressions refuse, by marks that no other text has.
 _SECRET = secrets.token_bytes(16)
 _MARKED: dict[str, tuple[str, str]] = {}
 _RAISED_BY_SQL = "USER_RAISED_EXCEPTION"
