@@ -1,8 +1,8 @@
 """Values of CSV and JSON files that Spark's readers would change when they convert them: errors in the mode FAILFAST.
 
 Spark removes commas from the text of a DECIMAL, cuts its decimals, and drops the time of day from the text of a DATE.
-Here it reads such columns as texts, and its own cast converts the texts that keep their meaning. The invariant: the rows are
-those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps are left to Spark's reader.
+Here it reads such columns as texts, and its own cast converts the texts that keep their meaning. The invariant: the
+rows are those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps are left to Spark's reader.
 """
 
 from __future__ import annotations
