@@ -2,7 +2,8 @@
 
 Spark removes commas from the text of a DECIMAL, cuts its decimals, and drops the time of day from the text of a DATE.
 Here it reads such columns as texts, and its own cast converts the texts that keep their meaning. The invariant: the
-rows are those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps are left to Spark's reader.
+rows are those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps
+are left to Spark's reader.
 """
 
 from __future__ import annotations
