@@ -141,17 +141,19 @@ class NewestEvent:
 def greatest_sequence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the greatest sequence of each batch of remembered events."""
     for batch in batches:
-        greatest = pc.max(batch.column(SEQUENCE_COLUMN))
-        yield pa.RecordBatch.from_arrays([pa.array([greatest.as_py()], greatest.type)], [SEQUENCE_COLUMN])
+        yield pa.RecordBatch.from_arrays([pa.repeat(pc.max(batch.column(SEQUENCE_COLUMN)), 1)], [SEQUENCE_COLUMN])
 
 
 def counted_until(
-    horizon: pa.Scalar, sequence: str, acting: tuple[str, bool | int], batches: Iterator[pa.RecordBatch]
+    horizon: pa.Array, sequence: str, acting: tuple[str, bool | int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield how many rows of each batch have at most this sequence, and the value of `acting` in its column."""
+    """Yield how many rows of each batch have at most this sequence, and the value of `acting` in its column.
+
+    `horizon` has one value. Python has no form for some times.
+    """
     name, value = acting
     for batch in batches:
-        is_late = pc.less_equal(batch.column(sequence), horizon)
+        is_late = pc.less_equal(batch.column(sequence), horizon[0])
         found = pc.and_(is_late, pc.equal(batch.column(name), value))
         yield pa.RecordBatch.from_arrays([pa.array([found.true_count])], COUNT_SCHEMA.names)
 

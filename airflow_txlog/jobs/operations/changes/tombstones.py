@@ -81,13 +81,13 @@ class Tombstones:
         return pa.schema([*map(pa.field, [*self.keys, SEQUENCE_COLUMN], self.types), *self.values])
 
     @property
-    def greatest_dropped(self) -> pa.Scalar | None:
-        """The greatest sequence of the tombstones that the table has dropped; None if it has dropped none."""
+    def greatest_dropped(self) -> pa.Array | None:
+        """The greatest sequence of the tombstones that the table has dropped, alone; None if it has dropped none."""
         if self.horizon is None:
             return None
         text, kind = self.horizon.decode(), self.types[-1]
         number = _NUMBERED.get(kind.id)
-        return pa.scalar(text).cast(kind) if number is None else pa.scalar(int(text), number).cast(kind)
+        return pa.array([text]).cast(kind) if number is None else pa.array([int(text)], number).cast(kind)
 
     @property
     def size_bytes(self) -> int:
@@ -243,9 +243,8 @@ class Recording:
         scan = known.scan(self._context, dropped, [SEQUENCE_COLUMN])
         task = Task(source=scan, steps=(greatest_sequence,))
         found = self._context.executor.run([task], scan.schema, "read the sequences of expired tombstones")
-        before = known.greatest_dropped
-        given = [*found.column(SEQUENCE_COLUMN).to_pylist(), *([] if before is None else [before.as_py()])]
-        greatest = pc.max(pa.array(given, known.types[-1]))
+        before = [] if known.greatest_dropped is None else [known.greatest_dropped]
+        greatest = pc.max(pa.chunked_array([*found.column(SEQUENCE_COLUMN).chunks, *before], known.types[-1]))
         if not greatest.is_valid:
             return known.horizon
         number = _NUMBERED.get(greatest.type.id)

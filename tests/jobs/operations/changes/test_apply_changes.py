@@ -231,6 +231,18 @@ def test_a_run_logs_the_tombstones_that_it_drops(tmp_path: Path) -> None:
     assert ["dropped" in line for line in told] == [False, True]
 
 
+def test_times_for_which_python_has_no_form_are_compared_too(tmp_path: Path) -> None:
+    kind = pa.timestamp("us", "UTC")
+    far = pa.array([4 * 10**17, 4 * 10**17 + 1, 4 * 10**17 + 2]).cast(kind)
+    table = make_table(tmp_path / "t", pa.schema([("id", pa.int64()), ("at", kind)]).empty_table())
+    source = {"format": "parquet", "path": str(tmp_path / "events.parquet")}
+    for key, at, op, revived in ((1, 1, "d", 0), (2, 2, "d", 0), (1, 0, "u", 1)):
+        pq.write_table(pa.table({"id": [key], "at": far.slice(at, 1), "op": [op]}), tmp_path / "events.parquet")
+        result = committed(run(None, "apply_changes", table, **ARGUMENTS, source=source, tombstone_hours=0.0001))
+        assert result.metrics["numPossiblyRevivedRows"] == revived
+        time.sleep(0.5)
+
+
 LATE: list[tuple[pa.DataType, tuple[Any, Any, Any]]] = [
     (pa.int32(), (1, 5, 9)),
     (pa.string(), ("1", "5", "9")),
