@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_txlog.cli import catalog_entries, ledgers, printing
 from airflow_txlog.cli.changing import alter, clone, convert, rollback
-from airflow_txlog.cli.erasure import verify_report
+from airflow_txlog.cli.erasure import digest_subjects, show_public_key, verify_report
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, traces, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
@@ -270,6 +270,8 @@ _COMMANDS: dict[str, Callable[[Table, Namespace], Answer]] = {
 # What these change is not changed by a job, which would get its own credentials.
 _WRITERS = frozenset({"vacuum", "checkpoint", "restore", "incremental reset", "ledger create", "ledger rotate"})
 _OF_NO_TABLE: dict[str, Callable[[Namespace], Answer]] = {
+    "erasure digest": digest_subjects,
+    "erasure public-key": show_public_key,
     "erasure verify": verify_report,
     "catalog sync": catalog_entries.sync,
     "catalog check": catalog_entries.check,

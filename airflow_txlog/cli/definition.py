@@ -270,6 +270,12 @@ def _catalog() -> GroupCommand:
 
 
 def _erasure() -> GroupCommand:
+    digest = (
+        _arg("report", metavar="REPORT", help="The JSON document: a path, a URI, or with --conn-id a name"),
+        _arg("--key-conn-id", required=True, metavar="ID", help="The connection whose password is the newest key"),
+        _arg("--type", choices=("text", "number", "date"), default="text", help="The type of the values"),
+    )
+    signer = _arg("--signing-conn-id", required=True, metavar="ID", help="The connection with the private key")
     return GroupCommand(
         name="erasure",
         help="Reports on the erasure of personal data",
@@ -279,6 +285,18 @@ def _erasure() -> GroupCommand:
                 help="Check that reports are signed and unchanged, and that every object in them passes",
                 func=_run("erasure verify"),
                 args=(*_CHECK_REPORT, _CONN_ID, _JSON),
+            ),
+            ActionCommand(
+                name="digest",
+                help="Check that people, given one a line on standard input, are the subjects of a report",
+                func=_run("erasure digest"),
+                args=(*digest, _CONN_ID, _JSON),
+            ),
+            ActionCommand(
+                name="public-key",
+                help="Print the public key of a signer, with which anybody checks its reports",
+                func=_run("erasure public-key"),
+                args=(signer, _CONN_ID, _JSON),
             ),
         ),
     )

@@ -1,13 +1,19 @@
-"""The command `airflow txlog erasure verify`: the check of reports on erasures."""
+"""The commands `airflow txlog erasure verify`, `digest` and `public-key`: reports, their people, and their key."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import gzip
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
-from airflow_txlog.cli.usage import hook_of, uri_of
+from airflow_txlog.cli.usage import UsageError, hook_of, uri_of
 from airflow_txlog.contract.erasure.check_report import Checked, check, lines_of
+from airflow_txlog.engine.erasure.digests import DigestKey, digests_of_texts
+from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.erasure_report import public_key_of, signing_key
 
 if TYPE_CHECKING:
@@ -68,3 +74,65 @@ def _checked(hook: TxlogHook, uri: str, key: str | None) -> tuple[str, Checked]:
         reason = f"{type(error).__name__}: {error.strerror}" if error.strerror else type(error).__name__
         return place, Checked(problems=[f"The report cannot be read ({reason})."])
     return place, check(document, key, content)
+
+
+def show_public_key(args: Namespace) -> printing.Answer:
+    """Print the public key of a signer, with which anybody checks its reports. JSON: `{"public_key"}`."""
+    key = public_key_of(signing_key(args.signing_conn_id))
+    return printing.Answer({"public_key": key}, lambda: print(key))
+
+
+def digest_subjects(args: Namespace) -> printing.Answer:
+    """Compare values from standard input, one a line, with the digests of subjects in a report. Print no value.
+
+    JSON: `{"report", "request_id", "subjects": [{"line", "digest", "tables"}]}`. `tables`: those in which the report
+    covers the value as a subject. Fails unless each value is a subject of a table. It does not check the signature.
+    """
+    hook = hook_of(args)
+    folder, _, name = uri_of(hook, args.report, args).rpartition("/")
+    store = hook.table(folder).store
+    with store.open_input(name) as source:
+        body = json.loads(source.read())["report"]
+    values = [line for line in sys.stdin.read().splitlines() if line]
+    keys = [DigestKey.of(text, "a key of the ledger") for text in digest_keys(args.key_conn_id)]
+
+    def lines_of_list(name: str) -> Sequence[str]:
+        with store.open_input(name) as source:
+            return gzip.decompress(source.read()).decode().splitlines()
+
+    tables = {
+        table["table"]: _held(table["digests"], values, args.type, keys, lines_of_list) for table in body["tables"]
+    }
+    digests = digests_of_texts(values, args.type, keys)
+    found: list[dict[str, Any]] = [
+        {"line": at + 1, "digest": digest, "tables": [name for name, held in tables.items() if held[at]]}
+        for at, digest in enumerate(digests)
+    ]
+
+    def show() -> None:
+        for each in found:
+            there = ", ".join(each["tables"]) or "no table"
+            print(f"line {each['line']}: {each['digest']}, a subject of this report in {there}")
+
+    document = {"report": f"{store.root}/{name}", "request_id": body["request_id"], "subjects": found}
+    return printing.Answer(document, show, has_failed=not all(each["tables"] for each in found))
+
+
+def _held(
+    listed: Mapping[str, Any] | None,
+    values: Sequence[str],
+    kind: str,
+    keys: Sequence[DigestKey],
+    read: Callable[[str], Sequence[str]],
+) -> list[bool]:
+    """Return for each value whether a table's list has its digest. A report of before a new key has older digests."""
+    if listed is None:
+        return [False] * len(values)
+    chain = keys[: len(listed["key_ids"])]
+    if [each.id for each in chain] != listed["key_ids"]:
+        raise UsageError(
+            f"The report has digests by the keys {', '.join(listed['key_ids'])}, and the connection has "
+            f"{', '.join(each.id for each in keys)}. Name the connection of the ledger's key as --key-conn-id."
+        )
+    known = set(read(listed["name"]))
+    return [each in known for each in digests_of_texts(values, kind, chain)]

@@ -15,6 +15,7 @@ from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.wording import plural, size_text
 from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.runners import run_unless_done
+from airflow_txlog.storage import open_folder
 
 if TYPE_CHECKING:
     from airflow_txlog.hooks.txlog import TxlogHook
@@ -58,7 +59,7 @@ class UpkeepReport:
         )
 
 
-def find_tables(hook: TxlogHook, places: Sequence[str]) -> list[str]:
+def find_tables(hook: TxlogHook, places: Sequence[str], argument: str = "tables") -> list[str]:
     """Return the URIs of the tables at these places, each a table or a folder with tables at any depth, once each.
 
     Raises InvalidJobSpec for a place without a table.
@@ -69,19 +70,19 @@ def find_tables(hook: TxlogHook, places: Sequence[str]) -> list[str]:
         if not below:
             raise InvalidJobSpec(
                 f"There is no table at {place!r}: neither it nor a folder below it holds {_LOG}. Nothing was changed.",
-                argument="tables",
+                argument=argument,
             )
         found |= dict.fromkeys(below)
     return list(found)
 
 
 def _tables_at(hook: TxlogHook, uri: str) -> Iterator[str]:
-    table = hook.table(uri)
-    if table.store.list(_LOG):
+    store = open_folder(uri, hook.access)
+    if store.list(_LOG):
         yield uri
         return
     unreadable: list[str] = []
-    files = (info.path for info in table.store.walk(unreadable.append))
+    files = (info.path for info in store.walk(unreadable.append))
     roots = {path.partition(f"/{_LOG}/")[0] for path in files if f"/{_LOG}/" in path}
     # The job of a table whose log this user cannot list fails, and names it.
     roots |= {path.removesuffix(f"/{_LOG}") for path in unreadable if path.endswith(f"/{_LOG}")}

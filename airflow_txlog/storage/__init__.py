@@ -40,6 +40,7 @@ __all__ = [
     "MemoryStore",
     "Store",
     "StoreReference",
+    "open_folder",
     "open_named_file",
     "open_store",
 ]
@@ -101,6 +102,17 @@ def open_store(uri: str | os.PathLike[str] | Store, access: Access, limits: Limi
 
         return managed(store, table)
     return store
+
+
+def open_folder(uri: str, access: Access, limits: Limits = USUAL) -> Store:
+    """Return the store of a folder in which tables are looked for; it may be a whole bucket.
+
+    Raises as `open_store`.
+    """
+    parts = split(uri)
+    if scheme_of(uri) == LOCAL or not parts.authority or parts.path.strip("/"):
+        return open_store(uri, access, limits)
+    return open_store(f"{uri.rstrip('/')}/-", access, limits).whole_bucket() or open_store(uri, access, limits)
 
 
 def _opened(uri: str | os.PathLike[str], access: Access) -> Store:

@@ -202,6 +202,10 @@ class Store(ABC):
             self.delete(path)
         return {}
 
+    def whole_bucket(self) -> Store | None:
+        """Return the store of the whole bucket, to list it; None for a store without buckets."""
+        return None
+
     def delete_empty_directory(self, path: str) -> bool:
         """Delete a directory if it is empty. Return False if it is not, or if the store has no directories."""
         inner_parts(path)

@@ -86,6 +86,12 @@ class ObjectStore(Store):
         """The time of the last file that was written, by the store's clock, and when its answer came by ours."""
         self._deadline_s = DEADLINE_S
 
+    def whole_bucket(self) -> ObjectStore:
+        """Return the store of the whole bucket, to list it: no table is one."""
+        store = copy(self)
+        store.root, store._prefix = self._bucket.uri, ""
+        return store
+
     def at_once(self) -> ObjectStore:
         store = copy(self)
         store._deadline_s = 0.0

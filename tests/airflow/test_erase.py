@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import io
 import json
 import logging
 import os
 import shutil
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.exceptions import AirflowRescheduleException
+from airflow.exceptions import AirflowNotFoundException, AirflowRescheduleException
 
+from airflow_txlog.cli.erasure import digest_subjects, show_public_key
 from airflow_txlog.contract.erasure import check_report
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
-from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec
-from airflow_txlog.operators import DeltaEraseOperator
+from airflow_txlog.errors import (
+    ErasureIncomplete,
+    FilesMissing,
+    InvalidInput,
+    InvalidJobSpec,
+    SourceNotFound,
+    UnknownColumn,
+)
+from airflow_txlog.operators import DeltaEraseOperator, files
+from airflow_txlog.operators import table as table_source
 from airflow_txlog.storage import PLAIN
 from tests.engine.erasure.test_described_files import EMAIL, table_with_subject
 from tests.engine.erasure.test_described_files import SUBJECT as PERSON
@@ -274,6 +285,127 @@ def test_the_log_describes_no_file_of_a_request_whose_subject_has_no_row(tmp_pat
     with pytest.raises(ErasureIncomplete) as raised:
         erase(tmp_path, {users.uri: "user_id"}, cut_log=False, **given)
     assert set(raised.value.facts["requests"]) == {"r-18"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"readers_in": "nowhere"}, InvalidJobSpec),
+        ({"report_uri": "users/reports"}, InvalidJobSpec),
+        ({"report_uri": "a_file/reports"}, OSError),
+        ({"requested_at": "soon"}, InvalidJobSpec),
+        ({"columns": ("email", "e_mail")}, UnknownColumn),
+        ({"columns": ("email", "number")}, InvalidInput),
+        ({"signing_conn_id": "none"}, AirflowNotFoundException),
+        ({"subjects": table_source("orders"), "source_column": "email"}, InvalidJobSpec),
+    ],
+    ids=[
+        "readers",
+        "inside of a table",
+        "not writable",
+        "time",
+        "column of the second table",
+        "type",
+        "signer",
+        "requests",
+    ],
+)
+def test_what_would_fail_at_the_end_is_refused_before_the_first_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "host": str(tmp_path)}))
+    tables = [make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders")]
+    (tmp_path / "a_file").write_text("")
+    columns = arguments.pop("columns", ("email", "email"))
+    with pytest.raises(error):
+        erase(tmp_path, dict(zip(("users", "orders"), columns, strict=True)), txlog_conn_id="lake", **arguments)
+    assert [each.latest_version() for each in tables] == [1, 1]
+
+
+def test_an_empty_source_and_an_empty_mapping_erase_nothing_and_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    (tmp_path / "week.csv").write_text("email\n")
+    csv = {"format": "csv", "options": {"header": "true"}, "schema": "email STRING"}
+    empty = erase(tmp_path, {users.uri: "email"}, subjects=files(str(tmp_path / "week.csv"), **csv))
+    assert (empty["complete"], empty["num_subjects"], empty["report"]) == (True, 0, None)
+    nothing = erase(tmp_path, {users.uri: "email"}, subjects=None, request_id=None, requests={})
+    assert (nothing["complete"], nothing["num_requests"]) == (True, 0)
+    assert not list((tmp_path / "reports").glob("*.json"))
+    with pytest.raises(SourceNotFound):
+        erase(tmp_path, {users.uri: "email"}, subjects=files(str(tmp_path / "none.parquet")))
+    assert users.latest_version() == 1
+
+
+def test_a_source_that_is_emptied_during_the_erasure_makes_no_complete_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    source = make_table(tmp_path / "requests", rows(SUBJECT))
+    verified = DeltaEraseOperator.verified
+
+    def late(operator: DeltaEraseOperator, *given: Any) -> Any:
+        run(None, "delete", source, predicate="true")
+        return verified(operator, *given)
+
+    monkeypatch.setattr(DeltaEraseOperator, "verified", late)
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, {users.uri: "email"}, subjects=table_source(source.uri), source_column="email")
+    assert report_of(tmp_path)["tables"][0]["state"] == "not verified"
+
+
+def test_the_report_counts_rows_and_names_the_versions_that_ended(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(*OTHERS), rows(SUBJECT), rows(*OTHERS))
+    erase(tmp_path, {users.uri: "email"}, cut_log=False, require_complete=False)
+    (table,) = report_of(tmp_path)["tables"]
+    assert (table["num_deleted_rows"], table["num_erased_objects"]) == (1, 1)
+    # The first versions have no file of the subject.
+    assert (table["oldest_version"], [each.get("ended_versions") for each in table["steps"]][-1]) == (0, "2-3")
+    for version in range(users.latest_version() + 1):
+        if version in (2, 3):
+            with pytest.raises(FilesMissing):
+                users.to_arrow(version=version)
+        else:
+            users.to_arrow(version=version)
+    erase(tmp_path, {users.uri: "email"}, request_id="r-18")
+    (path,) = (tmp_path / "reports").glob("r-18-*.json")
+    (table,) = json.loads(path.read_text())["report"]["tables"]
+    assert table["oldest_version"] == users.snapshot().version
+    assert "0-1" in table["steps"][-1]["ended_versions"]
+
+
+def test_the_report_on_a_person_who_is_not_there_says_so(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(*OTHERS))
+    assert erase(tmp_path, {users.uri: "email"})["complete"]
+    report = report_of(tmp_path)
+    assert set(report["times"].values()) == {None}
+    assert [(each["num_deleted_rows"], each["num_erased_objects"]) for each in report["tables"]] == [(0, 0)]
+    (page,) = (tmp_path / "reports").glob("r-17-*.html")
+    assert "No row and no object of the subjects was found" in page.read_text()
+
+
+def test_an_auditor_finds_the_person_of_a_report_by_the_digest_and_the_public_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_ledger(Table.at(tmp_path / "erased", PLAIN))
+    monkeypatch.setenv("AIRFLOW_CONN_ERASURE_KEY", json.dumps({"conn_type": "generic", "password": "5e" * 32}))
+    extra = {"erasure_ledger": "erased", "erasure_key_conn_id": "erasure_key"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "host": str(tmp_path), "extra": extra}))
+    for name, column, subject in (("users", "email", SUBJECT), ("numbers", "user_id", PERSON)):
+        table = (
+            make_table(tmp_path / "users", rows(SUBJECT)) if name == "users" else table_with_subject(tmp_path / name)
+        )
+        xcom = erase(tmp_path, {table.uri: column}, subjects=[subject], request_id=name, txlog_conn_id="lake")
+        kind = "text" if name == "users" else "number"
+        given = Namespace(report=xcom["report"], key_conn_id="erasure_key", type=kind, conn_id=None, as_json=True)
+        for line, expected in ((subject, [table.uri]), (7, [])):
+            monkeypatch.setattr("sys.stdin", io.StringIO(f"{line}\n"))
+            answer = digest_subjects(given)
+            assert [each["tables"] for each in answer.document["subjects"]] == [expected]
+            assert answer.has_failed == (not expected)
+            answer.show()
+    assert "zo" not in capsys.readouterr().out.replace("zone", "")
+    key = show_public_key(Namespace(signing_conn_id="signer")).document["public_key"]
+    assert key == xcom["public_key"]
 
 
 def test_wrong_arguments_are_refused_before_anything_is_done(tmp_path: Path) -> None:

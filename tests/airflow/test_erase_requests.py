@@ -264,7 +264,6 @@ def test_a_week_without_a_request_succeeds_and_opens_nothing(tmp_path: Path) -> 
         {"requests": None, "subjects": ["x"]},
         {"requests": REQUESTS, "request_id": "r-1"},
         {"requests": REQUESTS, "subjects": ["x"]},
-        {"requests": {}},
         {"requests": [["r-1", "x"]]},
         {"requests": {"../r": ["x"]}},
         {"requests": {"r-1": "x"}},

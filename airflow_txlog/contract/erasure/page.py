@@ -112,8 +112,9 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         if table["state"] != VERIFIED:
             yield f"<p>{escape(str(table['state'])).capitalize()}: {escape(str(table['reason']))}</p>"
             continue
-        oldest = f"Oldest readable version: {table['oldest_version']}, newest: {table['version']}."
+        oldest = f"Oldest readable version: {_known(table['oldest_version'])}, newest: {table['version']}."
         yield f"<p>Subjects by the column <span class='id'>{escape(table['column'])}</span>. {oldest}</p>"
+        yield from _erased(table)
         verdicts = [(name, count, _VERDICTS.get(name, "")) for name, count in sorted(table["verdicts"].items())]
         yield from _rows(("verdict", "objects", "meaning"), verdicts)
         if table["steps"]:
@@ -138,6 +139,23 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         for part in table["parts"]:
             listed = f"{_number(part['num_objects'], 'object')}, each with its digest: "
             yield f'<p class="muted">{listed}<span class="id">{escape(part["name"])}</span></p>'
+
+
+def _known(value: Any) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _erased(table: Mapping[str, Any]) -> Iterable[str]:
+    """Yield how much went, and which versions ended with it."""
+    rows, objects = table.get("num_deleted_rows"), table.get("num_erased_objects")
+    if rows is not None:
+        text = f"Erased: {_number(rows, 'row')}, {_number(objects or 0, 'object')}."
+        yield f"<p>{text if rows or objects else 'No row and no object of the subjects was found.'}</p>"
+    ended = [str(step["ended_versions"]) for step in table["steps"] if step.get("ended_versions")]
+    if ended:
+        yield f"<p>Versions that can no longer be read: {escape(', '.join(ended))}.</p>"
+    if table["digests"] is None:
+        yield '<p class="muted">No key for digests is configured, so the report does not show who the subjects are.</p>'
 
 
 def _step(step: Mapping[str, Any]) -> str:

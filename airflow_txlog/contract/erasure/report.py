@@ -77,6 +77,10 @@ class Findings:
     waits: Sequence[Mapping[str, Any]] = ()
     """The first objects that may not go before a time: each with its `path`, `until` and `why`, the latest first."""
     num_waits: int = 0
+    num_deleted_rows: int | None = None
+    """The rows that the erasure deleted, of all requests of its runs; None if none ran."""
+    num_erased_objects: int | None = None
+    """The objects that the erasure deleted because of the subjects; None if none ran."""
     tools: Mapping[str, str] = field(default_factory=dict)
     """The versions of the programs that opened the objects."""
 

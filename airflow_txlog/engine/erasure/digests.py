@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any, NoReturn, Self
 
@@ -96,6 +96,22 @@ def digests_of(values: pa.Array, keys: Sequence[DigestKey]) -> pa.StringArray:
     """
     found = [None if form is None else signed(form, keys).hex() for form in canonical_forms(values)]
     return pa.array(found, pa.string())
+
+
+def digests_of_texts(texts: Sequence[str], kind: str, keys: Sequence[DigestKey]) -> list[str]:
+    """Return the digest of each value that a text is. `kind`: "text", "number" or "date".
+
+    Raises InvalidInput for a text that is no such value.
+    """
+    try:
+        if kind == "number":
+            values = pa.array([Decimal(text) for text in texts])
+        else:
+            values = pa.array(texts, pa.string()).cast(pa.date32() if kind == "date" else pa.string())
+    except (pa.ArrowInvalid, InvalidOperation):
+        # Arrow's message has the value in it.
+        raise InvalidInput(f"a line of the given values is no {kind}. Nothing was compared.") from None
+    return digests_of(values, keys).to_pylist()  # type: ignore[no-any-return]
 
 
 def canonical_forms(values: pa.Array) -> list[bytes | None]:

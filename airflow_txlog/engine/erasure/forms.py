@@ -46,7 +46,7 @@ from airflow_txlog.engine.erasure.spellings import (
 )
 from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DecimalType, Primitive, StructType
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidInput, UnknownColumn, UnsupportedFeature
 from airflow_txlog.errors.names import did_you_mean, shown_names
@@ -84,27 +84,7 @@ class Forms:
         Raises UnknownColumn; UnsupportedFeature for a collation and for a long CHAR; InvalidInput without values, and
         for one that the column cannot hold.
         """
-        uri, names = snapshot.uri, snapshot.delta_schema.names
-        found = snapshot.delta_schema.find_path((column,)) or snapshot.delta_schema.find_path(tuple(column.split(".")))
-        if found is None:
-            raise UnknownColumn(
-                f"{uri} has no column {column!r}.{did_you_mean(column, names)} It has: {shown_names(names)}.",
-                column=column,
-                columns=names,
-            )
-        if not isinstance(found[-1].type, Primitive | DecimalType):
-            raise InvalidInput(
-                f"{uri}: the column {column!r} is {found[-1].type}. Subjects are found by a column of single values. "
-                "Name such a column, or a member of the struct as `struct.member`."
-            )
-        if found[-1].is_collated:
-            raise UnsupportedFeature(
-                f"{uri}: the column {column!r} has a collation, so that different texts are equal. Subjects are "
-                "compared character by character. Nothing was searched. Name another column.",
-                table=uri,
-                feature="subjects by a column with a collation",
-                needed_to="find subjects",
-            )
+        uri, found = snapshot.uri, key_path(snapshot, column)
         kind = to_arrow(StructType(found[-1:])).field(0).type
         try:
             plain = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
@@ -397,6 +377,35 @@ class Forms:
         held = dict(zip([*texts, unquote(path)], self.holding([*texts, unquote(path)]), strict=True))
         of_parts = (any(held[text] or self.in_named_text(text, name) for text, name in part) for part in parts)
         return [*of_parts, held[unquote(path)]]
+
+
+def key_path(snapshot: Snapshot, column: str) -> tuple[StructField, ...]:
+    """Return the fields that lead to the column of subjects, or to a member of a struct.
+
+    Raises UnknownColumn; InvalidInput for a column of nested values; UnsupportedFeature for a collation.
+    """
+    uri, names = snapshot.uri, snapshot.delta_schema.names
+    found = snapshot.delta_schema.find_path((column,)) or snapshot.delta_schema.find_path(tuple(column.split(".")))
+    if found is None:
+        raise UnknownColumn(
+            f"{uri} has no column {column!r}.{did_you_mean(column, names)} It has: {shown_names(names)}.",
+            column=column,
+            columns=names,
+        )
+    if not isinstance(found[-1].type, Primitive | DecimalType):
+        raise InvalidInput(
+            f"{uri}: the column {column!r} is {found[-1].type}. Subjects are found by a column of single values. "
+            "Name such a column, or a member of the struct as `struct.member`."
+        )
+    if found[-1].is_collated:
+        raise UnsupportedFeature(
+            f"{uri}: the column {column!r} has a collation, so that different texts are equal. Subjects are "
+            "compared character by character. Nothing was searched. Name another column.",
+            table=uri,
+            feature="subjects by a column with a collation",
+            needed_to="find subjects",
+        )
+    return found
 
 
 MARK = "(a subject)"

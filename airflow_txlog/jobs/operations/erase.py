@@ -24,6 +24,7 @@ from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Reque
 from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import Held, ObjectVerdict
+from airflow_txlog.engine.erasure.readable_versions import ended, readable_versions
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -85,16 +86,22 @@ class _Erasure:
         lists = None if report_uri is None else lists_of(context, report_uri)
         with context.step("read"):
             requests = given_requests(context, self._described, snapshot)
-        self._log_plan(snapshot, requests)
+        if requests is None:
+            return context.result(
+                is_committed=False, version=snapshot.version, read_version=snapshot.version, metrics={"numSubjects": 0}
+            )
+        readable = readable_versions(context.table)
+        self._log_plan(snapshot, requests, readable)
         self._record(snapshot, requests)
         forms = requests.forms
-        deleted = self._ends("delete", delete(self._as(self._delete(snapshot, forms))))
+        deleted = delete(self._as(self._delete(snapshot, forms)))
+        self._ends("delete", deleted, num_rows=deleted.metrics.get("numDeletedRows", 0))
         # Its keys are written down there; what is left would count as an object that cannot be read.
         remove_saved_work(context.store, context.inputs_folder)
         purged = self._ends("purge", optimize(self._as(Optimize(purge=True))))
         self._keep_written(forms)
         with context.step("remove"):
-            removal = self._remove(requests, lists)
+            removal = self._remove(requests, lists, readable)
         for wait in removal.waits[:_WAITS_SHOWN]:
             context.log(f"{wait.path} stays until {moment_text(wait.until_ms)}: {wait.why}")
         metrics = {
@@ -136,7 +143,7 @@ class _Erasure:
         given = {f"subject_{number}": encode_parameter(value, "subject") for number, value in enumerate(values)}
         return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
 
-    def _remove(self, requests: Requests, lists: Store | None) -> Removal:
+    def _remove(self, requests: Requests, lists: Store | None, readable: list[range] | None) -> Removal:
         attribution, ids = Attribution(self._context.store, requests), list(requests.by_id)
 
         def note(going: Sequence[Held]) -> None:
@@ -154,9 +161,15 @@ class _Erasure:
             say=self._context.log,
             note=note,
         )
-        files = {"deleted_files": removal.deleted_files, "deleted_log_files": removal.deleted_log_files}
+        files: dict[str, int | str] = {
+            "deleted_files": removal.deleted_files,
+            "deleted_log_files": removal.deleted_log_files,
+        }
         if removal.num_tombstones:
             files["num_tombstones"] = removal.num_tombstones
+        if removal.deleted_files or removal.deleted_log_files:
+            files["ended_versions"] = ended(readable, readable_versions(self._context.table))
+            self._context.log(f"versions that can no longer be read: {files['ended_versions'] or 'none'}")
         self._step("remove", removal.version, **files)
         if removal.checkpoint is not None:
             store = self._context.store
@@ -182,8 +195,8 @@ class _Erasure:
 
     # --- the report -------------------------------------------------------------------------------------------------
 
-    def _log_plan(self, snapshot: Snapshot, requests: Requests) -> None:
-        first = look(self._context.store, 0).earliest
+    def _log_plan(self, snapshot: Snapshot, requests: Requests, readable: list[range] | None) -> None:
+        first = readable[0].start if readable else "an unknown one"
         several = f" of {len(requests.by_id)} requests" if len(requests.by_id) > 1 else ""
         self._context.log(
             f"plan: erase {plural(len(requests.forms.values), 'subject')}{several} from version {snapshot.version}; "
@@ -192,7 +205,8 @@ class _Erasure:
         )
         if self._described.cut_log:
             self._context.log(
-                "if the log holds a subject, it will begin at a new checkpoint, and all versions before that end. "
+                "if the log holds a subject, or describes a file that held one, it will begin at a new checkpoint, and "
+                "all versions before that end. "
                 f"Files and commits that a writer may need stay {self._described.writer_hours:g} hours"
             )
         if remembers_deletions(snapshot):
@@ -201,12 +215,12 @@ class _Erasure:
                 "older event that arrives later inserts the subject again"
             )
 
-    def _ends(self, name: str, result: JobResult) -> JobResult:
+    def _ends(self, name: str, result: JobResult, **facts: int) -> JobResult:
         if result.status == "committed" and result.version is not None:
-            self._step(name, result.version)
+            self._step(name, result.version, **facts)
         return result
 
-    def _step(self, name: str, version: int, **facts: int) -> None:
+    def _step(self, name: str, version: int, **facts: int | str) -> None:
         now_ms = self._context.clock.now_ms()
         self._steps.append({"name": name, "version": version, "at": moment_text(now_ms), **facts})
 

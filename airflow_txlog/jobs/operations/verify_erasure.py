@@ -28,6 +28,7 @@ from airflow_txlog.engine.erasure.described_files import DESCRIBED, UNKNOWN
 from airflow_txlog.engine.erasure.described_files import described as described_in
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
+from airflow_txlog.engine.erasure.readable_versions import readable_versions
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, commit_name
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import look
@@ -58,6 +59,10 @@ def verify_erasure(context: JobContext) -> JobResult:
     lists = lists_of(context, described.report_uri)
     with context.step("read"):
         requests = given_requests(context, described, snapshot)
+    if requests is None:
+        return context.result(
+            is_committed=False, version=snapshot.version, read_version=snapshot.version, metrics={"numSubjects": 0}
+        )
     start_ms = context.clock.now_ms()
     read = (read_record(lists, name, context.spec.records_key, context.log) for name in described.records)
     records = [each for each in read if each is not None]
@@ -65,6 +70,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         gone = _Described(snapshot, requests, lists, records) if described.records else None
         held = _verdicts(snapshot, requests, gone)
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
+    readable = readable_versions(context.table)
     # A commit that came after the last listing was not opened.
     log, opened = look(snapshot.store, 0), {each.others.path for each in held}
     versions = (each for each in range(log.latest, -1, -1) if commit_name(each) in opened)
@@ -73,7 +79,7 @@ def verify_erasure(context: JobContext) -> JobResult:
         column=described.column,
         table_id=snapshot.metadata.id,
         version=next(versions, snapshot.version),
-        oldest_version=log.earliest,
+        oldest_version=readable[0].start if readable else None,
         from_time=moment_text(start_ms),
         to_time=moment_text(context.clock.now_ms()),
         tools={"airflow_txlog": __version__, "pyarrow": pa.__version__, "python": platform.python_version()},

@@ -32,14 +32,17 @@ def given_keys(
     return source.values_of(name, "read the keys"), source.reads_target
 
 
-def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapshot) -> Requests:
-    """Return the subjects of each request of an erasure.
+def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapshot) -> Requests | None:
+    """Return the subjects of each request of an erasure; None if the source of a single request has no row.
 
     Raises InvalidInput if the id of a request or a statement names a subject, because the report shows them; and the
     errors of `given_keys` and of `Requests.of`.
     """
     gate = SqlGate(context)
     given = {name: given_keys(context, gate, keys, snapshot)[0] for name, keys in described.by_request.items()}
+    if isinstance(described.keys, KeySource) and not any(map(len, given.values())):
+        context.log("the source of the subjects has no row: nothing is to be done")
+        return None
     requests = Requests.of(snapshot, described.column, given).named(context.table)
     shown = {"The id of a request": list(requests.by_id), "A text of declared or legal_hold": described.statements}
     for what, texts in shown.items():

@@ -125,6 +125,17 @@ def moment_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
+def moment_of(name: str, value: Any) -> dt.datetime:
+    """Return a datetime, or one in ISO 8601, in UTC if it names no zone. Raises InvalidJobSpec."""
+    try:
+        moment = dt.datetime.fromisoformat(str(moment_text(value)))
+    except ValueError as error:
+        raise InvalidJobSpec(
+            f"{name} must be a datetime or a text in ISO 8601. Nothing was read.", argument=name
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
 def column_list(name: str, value: Any) -> list[str] | None:
     """Return column names from a list, or from the text of one name."""
     if value is None:

@@ -13,8 +13,8 @@ from airflow_txlog.contract.erasure.check_report import VERIFIED
 from airflow_txlog.contract.erasure.report import Findings, Times
 from airflow_txlog.contract.operations import Erase, Operation
 from airflow_txlog.contract.wording import summary_lines
-from airflow_txlog.errors import InvalidJobSpec, TxlogError
-from airflow_txlog.operators.arguments.given import has_template, moment_text, path_text
+from airflow_txlog.errors import TxlogError
+from airflow_txlog.operators.arguments.given import has_template, moment_of, moment_text, path_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.policies.retry import raise_for_airflow
@@ -101,6 +101,8 @@ class DeltaEraseOperator(ErasureOperator):
             if (nothing := self.nothing_requested()) is not None:
                 return nothing
             done = self._erased(context)
+            if (nothing := self.no_subject()) is not None:
+                return nothing
             self._wait(done)
             records = {table: [run["name"] for run in each["runs"]] for table, each in done.items()}
             verified = self.verified(context, records)
@@ -141,7 +143,12 @@ class DeltaEraseOperator(ErasureOperator):
             for line in summary_lines(result, result.seconds):
                 self.log.info("%s", line)
             report_result(context, result, result.seconds)
-            assert result.details.erasure is not None
+            if result.details.erasure is None:
+                if not done:
+                    self.has_no_subject = True
+                    return {}
+                self.log.error("%s: the subjects were not erased: their source has no row any more", uri)
+                continue
             done[self.hook.table(uri).uri] = result.details.erasure
         return done
 
@@ -152,15 +159,7 @@ class DeltaEraseOperator(ErasureOperator):
 
     @property
     def _deadline_ms(self) -> int | None:
-        if self.deadline is None:
-            return None
-        try:
-            moment = dt.datetime.fromisoformat(str(moment_text(self.deadline)))
-        except ValueError as error:
-            raise InvalidJobSpec(
-                "deadline must be a datetime or a text in ISO 8601. Nothing was read.", argument="deadline"
-            ) from error
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+        return None if self.deadline is None else int(moment_of("deadline", self.deadline).timestamp() * 1000)
 
     def _wait(self, done: Mapping[str, Mapping[str, Any]]) -> None:
         """Reschedule the task until the last wait that ends before the deadline. Return if there is none."""
@@ -180,7 +179,8 @@ class DeltaEraseOperator(ErasureOperator):
 
     def _times(self, tables: Sequence[Findings]) -> Times:
         """Return the times of a request's report: of the steps in all runs of the task, the last table's."""
-        of_tables = [_times_of(each.steps) for each in tables if each.steps]
+        # Where nothing of the subjects was there, nothing went.
+        of_tables = [_times_of(each.steps) for each in tables if each.steps and each.num_erased_objects]
         is_complete = bool(of_tables) and all(each.is_complete for each in tables)
         last = [max(each) for each in zip(*of_tables, strict=True)] if of_tables else [None] * 3
         return Times(
@@ -216,6 +216,8 @@ def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: s
     found = dataclasses.replace(found, steps=steps, waits=done["waits"], num_waits=done["num_waits"])
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
+    rows = sum(step.get("num_rows", 0) for step in steps)
+    found = dataclasses.replace(found, num_erased_objects=count, num_deleted_rows=rows)
     if not count or found.state != VERIFIED:
         return found
     verdicts = {**found.verdicts, "deleted": found.verdicts.get("deleted", 0) + count}

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, Times, check_request_id
 from airflow_txlog.contract.operations import Operation, VerifyErasure
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.errors import ErasureIncomplete, InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
+from airflow_txlog.errors import (
+    ErasureIncomplete,
+    InvalidInput,
+    InvalidJobSpec,
+    TableError,
+    TxlogError,
+    UnsupportedFeature,
+)
+from airflow_txlog.hooks.erasure_checks import check_folder, check_sources, check_subjects
 from airflow_txlog.hooks.erasure_report import PublishedReport, publish_reports, signing_key, time_of_report
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.hooks.work_key import records_key
 from airflow_txlog.locations import shown
-from airflow_txlog.operators.arguments.given import has_template, keys_of, path_text
+from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_of, path_text, revealed
 from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
 from airflow_txlog.operators.runs import named_places
@@ -96,6 +104,8 @@ class ErasureOperator(ManyJobsOperator):
         self.readers_in = readers_in
         self.require_complete = require_complete
         self.sensitive = sensitive
+        self._readers: Sequence[str] = ()
+        self.has_no_subject = False
 
     def check_arguments(self) -> None:
         """Raise InvalidJobSpec for arguments that are no template and cannot be right."""
@@ -105,6 +115,8 @@ class ErasureOperator(ManyJobsOperator):
                 continue
             if not isinstance(value, Mapping) or not all(isinstance(each, str) and each for each in value.values()):
                 raise InvalidJobSpec(f"{name} must be a mapping of texts to texts. Nothing was read.", argument=name)
+        if self.requested_at is not None and not has_template(self.requested_at):
+            moment_of("requested_at", self.requested_at)
         if not has_template(self.tables) and not self.tables:
             raise InvalidJobSpec("tables names no table. Nothing was read.", argument="tables")
         unknown = set() if has_template(self.declared) else set(self.declared or ()) - CHECKLIST.keys()
@@ -138,13 +150,20 @@ class ErasureOperator(ManyJobsOperator):
                 check_request_id(request_id)
         if has_template(self.requests):
             return
-        if not isinstance(self.requests, Mapping) or not (self.requests or self.has_begun):
+        if not isinstance(self.requests, Mapping):
             raise InvalidJobSpec(
-                "requests must be a mapping of ids to subjects, of one request or more. A template gives a mapping "
+                "requests must be a mapping of ids to subjects. A template gives a mapping "
                 'where it is one expression, such as "{{ params.requests }}", and render_template_as_native_obj=True; '
                 "so does another task's output. Nothing was read.",
                 argument="requests",
             )
+
+    def check_literals(self) -> None:
+        if self.requests is not None and not has_template(self.requests) and not self.requests:
+            # There is no job whose record could be checked: nothing will be done.
+            self.check_arguments()
+            return
+        super().check_literals()
 
     @property
     def by_request(self) -> dict[str, Any]:
@@ -171,7 +190,11 @@ class ErasureOperator(ManyJobsOperator):
         return [text for each in given for text in each.values()]
 
     def check_ready(self) -> None:
-        """Raise before hours of work: InvalidJobSpec for wrong arguments, and the errors of `signing_key`."""
+        """Raise before hours of work, and before anything is deleted, for whatever would fail at their end.
+
+        Raises InvalidJobSpec for wrong arguments, UnknownColumn for a column that a table lacks, the errors of
+        `signing_key`, and those of the store for a folder of the report that cannot be written.
+        """
         self.check_arguments()
         if self.signing_conn_id is not None:
             signing_key(self.signing_conn_id)
@@ -190,6 +213,15 @@ class ErasureOperator(ManyJobsOperator):
                     "hold would be erased. Correct the name, or remove it. Nothing was read.",
                     argument="legal_hold",
                 )
+        if self.readers_in is not None:
+            self._readers = find_tables(self.hook, named_places(self.readers_in), argument="readers_in")
+        tables = {table: column for table, column in self.tables.items() if self.held(table) is None}
+        given = {request_id: revealed(subjects) for request_id, subjects in self.by_request.items()}
+        sources = [each["table"] for each in given.values() if isinstance(each, Mapping) and "table" in each]
+        check_sources(self.hook, names, sources)
+        lists = {request_id: each for request_id, each in given.items() if isinstance(each, list | tuple)}
+        check_subjects(self.hook, tables, lists)
+        check_folder(self.hook, self.report_uri, names)
 
     def fields_of(self, argument: str) -> Collection[str]:
         if argument in ("keys", "requests"):
@@ -253,27 +285,37 @@ class ErasureOperator(ManyJobsOperator):
             record = self.record_of(VerifyErasure, fields, self.hook)
             try:
                 result = self.run_job(context, self.spec_for(context, record, uri), f"{uri}/verify")
-            except (TableError, UnsupportedFeature) as error:
+            except (TableError, UnsupportedFeature, InvalidInput) as error:
+                # Before a deletion the author can still correct a wrong argument.
+                if isinstance(error, InvalidInput) and not records:
+                    raise
                 self.log.warning("%s is not verified: %s", uri, error)
                 reason = f"{type(error).__name__}, see the task's log"
                 not_verified = Findings(table=uri, column=column, state="not verified", reason=reason)
                 _add(found, dict.fromkeys(found, not_verified))
                 continue
             report_result(context, result, result.seconds)
-            assert result.details.findings is not None
+            if result.details.findings is None:
+                if not records:
+                    self.has_no_subject = True
+                    return {}
+                reason = "the source of the subjects, which had rows when they were erased, has none any more"
+                emptied = Findings(table=uri, column=column, state="not verified", reason=reason)
+                _add(found, dict.fromkeys(found, emptied))
+                continue
             _add(found, {name: Findings(**each) for name, each in result.details.findings.items()})
         return found
 
     def _not_covered(self, covered: Sequence[str]) -> list[dict[str, str]]:
         """Return the tables of `readers_in` that read a covered one, and are not covered themselves."""
         found = []
-        for place in [] if self.readers_in is None else find_tables(self.hook, named_places(self.readers_in)):
+        for place in self._readers:
             table = self.hook.table(place)
             if table.uri in covered:
                 continue
             try:
                 reads = ", ".join(table.reads_of(covered))
-            except TxlogError as error:
+            except (TxlogError, OSError) as error:
                 reads = f"unknown ({type(error).__name__})"
             if reads:
                 self.log.warning("%s is not covered by the request, and reads: %s", table.uri, reads)
@@ -307,6 +349,8 @@ class ErasureOperator(ManyJobsOperator):
             self.log.info("the report of request %s is %s: %s", report.request_id, state, each.place.uri)
             for table in report.tables:
                 self.log.info("%s: %s", table.table, table.summary)
+        if written and written[0].public_key is not None:
+            self.log.info("signed; check it with the public key %s", written[0].public_key)
         incomplete = [each for each in results if not each.report.is_complete]
         if len(results) > 1:
             self.log.info("%d of %d reports are complete", len(results) - len(incomplete), len(results))
@@ -323,6 +367,16 @@ class ErasureOperator(ManyJobsOperator):
             "recheck_on": min(days, default=None),
             "public_key": written[0].public_key if written else None,
         }
+
+    def no_subject(self) -> dict[str, Any] | None:
+        """Return the XCom of a task whose source had no row, as in a week without requests; None otherwise."""
+        if not self.has_no_subject:
+            return None
+        self.log.info(
+            "request %s names no subject: nothing was erased or verified, and there is no report", self.request_id
+        )
+        places = dict.fromkeys(("report", "page", "recheck_on", "public_key"))
+        return {"request_id": self.request_id, "complete": True, "left": {}, "num_subjects": 0, **places}
 
     def nothing_requested(self) -> dict[str, Any] | None:
         """Return the XCom of a task that was given no request, such as that of a week without one; None otherwise."""

@@ -47,6 +47,8 @@ class DeltaErasureVerifyOperator(ErasureOperator):
             if (nothing := self.nothing_requested()) is not None:
                 return nothing
             found = self.verified(context)
+            if (nothing := self.no_subject()) is not None:
+                return nothing
             times = Times(requested=moment_text(self.requested_at))
             return self.published(self.reports(found, dict.fromkeys(found, times)))
         except TxlogError as error:

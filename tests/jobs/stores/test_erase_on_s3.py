@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import UnsupportedStore
+from airflow_txlog.storage import PLAIN, open_folder, open_store
 from tests.helpers import s3
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append
@@ -32,6 +36,19 @@ def test_a_subject_leaves_the_objects_of_a_bucket_and_their_names() -> None:
         assert [each for each in table.find_traces("email", [SUBJECT]) if not each.passes] == []
         assert table.to_arrow().num_rows == 3
         assert run(None, "erase", table, keys=keys, writer_hours=0, storage_options=options).status == "nothing_to_do"
+
+
+@pytest.mark.long("a real S3 server")
+def test_a_whole_bucket_is_a_place_in_which_tables_are_found_and_no_table() -> None:
+    folder = s3.new_folder()
+    table = Table.create(folder, pa.schema([("n", pa.int64())]), storage_options=s3.options())
+    bucket = folder.split("/")[2]
+    access = dataclasses.replace(PLAIN, storage_options=s3.plain_options())
+    store = open_folder(f"s3://{bucket}", access)
+    assert store.root == f"s3://{bucket}"
+    assert any(f"{store.root}/{info.path}".startswith(f"{table.uri}/_delta_log/") for info in store.walk())
+    with pytest.raises(UnsupportedStore, match="a whole bucket"):
+        open_store(f"s3://{bucket}", access)
 
 
 @pytest.mark.long("a real S3 server; many requests on a disk and this store's own tests cover it")

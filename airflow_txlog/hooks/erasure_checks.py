@@ -1,0 +1,69 @@
+"""The checks that an erasure makes before its first delete: nothing that is used at its end may fail only then.
+
+The invariant: no table is changed. The folder of the report gets one small file, which is deleted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.engine.delta_table import DeltaTable
+from airflow_txlog.engine.erasure.attribution import Requests
+from airflow_txlog.engine.erasure.forms import key_path
+from airflow_txlog.errors import InvalidJobSpec, TableError, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from airflow_txlog.hooks.txlog import TxlogHook
+
+_PROBE = "txlog-write-check"
+
+
+def check_subjects(hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]) -> None:
+    """Check that each table has its column, and that it can hold the subjects that are listed, by their request.
+
+    A table that cannot be opened is passed over: it is reported as not verified, and stops no other. Raises
+    UnknownColumn, InvalidInput, UnsupportedFeature.
+    """
+    for table, column in tables.items():
+        snapshot = None
+        with suppress(TableError, UnsupportedFeature):
+            snapshot = hook.table(table).snapshot()
+        if snapshot is not None:
+            key_path(snapshot, column)
+            if subjects:
+                Requests.of(snapshot, column, subjects)
+
+
+def check_sources(hook: TxlogHook, places: Collection[str], sources: Sequence[Any]) -> None:
+    """Check that no table with subjects is one of the tables at these places. Raises InvalidJobSpec."""
+    for name in sources:
+        if isinstance(name, str) and hook.table(name).place in places:
+            raise InvalidJobSpec(
+                f"The subjects are read from {name}, which is one of the tables. Its rows would be gone before "
+                "the last job reads them. Nothing was read. Delete the requests after the report.",
+                argument="subjects",
+            )
+
+
+def check_folder(hook: TxlogHook, report_uri: str, places: Collection[str]) -> None:
+    """Check that the folder of the report can be written, and is outside of the tables at these places.
+
+    Raises InvalidJobSpec, and the errors of the store.
+    """
+    store = hook.table(report_uri).store
+    inside = next((each for each in places if f"{DeltaTable(store).place}/".startswith(f"{each}/")), None)
+    if inside is not None:
+        raise InvalidJobSpec(
+            f"report_uri, {store.root}, is inside of the table {inside}, and would change what is verified. Nothing "
+            "was read. Name a folder outside of every table.",
+            argument="report_uri",
+        )
+    # A new name each time: some stores let only those who may delete replace an object.
+    probe = f"{_PROBE}-{SYSTEM_CLOCK.unique_id()}"
+    store.put(probe, b"")
+    # A folder may allow writing alone.
+    with suppress(OSError):
+        store.delete(probe)
