@@ -105,7 +105,8 @@ def airflow_environment(home: Path, dags: Path) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "PYTHONPATH": str(ROOT),
+        # A module beside the database hides an installed one.
+        "PYTHONPATH": f"{home}{os.pathsep}{ROOT}",
         "PYTHONWARNINGS": "ignore",
     }
 
@@ -147,29 +148,60 @@ def test_dags_of_the_pages_parse(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-5000:]
 
 
+BY_QUERY = """
+from airflow.sdk import DAG
+from airflow_txlog.operators import DeltaDeleteOperator, DeltaWriteOperator, query
+
+USERS = "SELECT * FROM VALUES ('41', 'ann@example.org'), ('42', 'joe@example.org') AS users(user_id, email)"
+with DAG(dag_id="by_query", params={"user_id": "42"}, default_args={"table_uri": "/tmp/lake/users", "retries": 5}):
+    load = DeltaWriteOperator(task_id="load", source=query(USERS), mode="overwrite")
+    load >> DeltaDeleteOperator(
+        task_id="forget_user", predicate="user_id = :user", parameters={"user": "{{ params.user_id }}"}
+    )
+"""
+
+
 @pytest.mark.airflow
 @pytest.mark.spark
 @pytest.mark.long("a real DAG run, whose task starts a Spark of its own; make test runs other DAGs with other children")
-def test_the_dag_of_the_readme_forgets_a_user(tmp_path: Path, airflow_database: Path) -> None:
-    """Run as it stands, in a child process with a Spark of its own; only the table's folder is another one.
-
-    The one test of the default runner from a DAG to the commit.
-    """
+def test_a_dag_with_a_query_starts_a_spark_of_its_own(tmp_path: Path, airflow_database: Path) -> None:
+    """The one test of the default runner from a DAG to the commit."""
     from airflow_txlog.engine import Table
 
-    (block,) = dag_blocks(ROOT / "README.md")
-    lines = [line for line in block.splitlines() if line.strip()]
-    assert len(lines) <= 10, "the README promises ten lines"
-    users = re.findall(r'"(/\S*/users)"', block)
-    assert users == ["/tmp/lake/users"], "a folder that every user may make, and no other"
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "gdpr.py").write_text(block.replace(users[0], str(tmp_path / "users")))
+    (dags / "by_query.py").write_text(BY_QUERY.replace("/tmp/lake/users", str(tmp_path / "users")))
     shutil.copy(airflow_database, tmp_path / "airflow.db")
-    run_airflow(tmp_path, dags, "dags", "test", "gdpr")
+    run_airflow(tmp_path, dags, "dags", "test", "by_query")
     table = Table.open(str(tmp_path / "users"))
     assert table.to_arrow().to_pylist() == [{"user_id": "41", "email": "ann@example.org"}]
-    assert table.history(1)[0]["operation"] == "DELETE"
+
+
+@pytest.mark.airflow
+@pytest.mark.long("two real DAG runs")
+def test_the_dags_of_the_readme_and_of_the_hook_run_without_spark(tmp_path: Path, airflow_database: Path) -> None:
+    """As they stand; only the folders of the tables are others."""
+    from airflow_txlog.engine import Table
+
+    (forget,), (count,) = dag_blocks(ROOT / "README.md"), dag_blocks(ROOT / "docs" / "operators" / "txlog-hook.md")
+    lines = [line for line in forget.splitlines() if line.strip()]
+    assert len(lines) <= 10, "the README promises ten lines"
+    assert re.findall(r'"(/\S*/users)"', forget) == ["/tmp/lake/users"], "a folder that every user may make"
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "gdpr.py").write_text(forget.replace("/tmp/lake/users", str(tmp_path / "users")))
+    moved = count.replace("/lake/orders", str(tmp_path / "users")).replace("/lake/counts", str(tmp_path / "counts"))
+    (dags / "count_orders.py").write_text(moved)
+    # A Spark that cannot be imported.
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text("raise ImportError(name='pyspark')")
+    shutil.copy(airflow_database, tmp_path / "airflow.db")
+    for dag_id in ("gdpr", "count_orders"):
+        run_airflow(tmp_path, dags, "dags", "test", dag_id)
+    users, counts = (Table.open(str(tmp_path / name)) for name in ("users", "counts"))
+    assert users.to_arrow().to_pylist() == [{"user_id": 41, "email": "ann@example.org"}]
+    assert users.history(1)[0]["operation"] == "DELETE"
+    assert counts.to_arrow().column("orders").to_pylist() == [1]
 
 
 @pytest.mark.airflow
