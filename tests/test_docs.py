@@ -244,6 +244,24 @@ INTERNAL = {
 }
 
 
+def test_a_class_that_a_page_calls_is_imported_there_or_in_the_reference() -> None:
+    """A reader finds out from where: on the page, in the reference, or in the table of public names."""
+    public = re.findall(
+        r"^\| `(airflow_txlog[\w.]*)` \| (.*) \|$", (ROOT / "docs" / "support.md").read_text(), re.MULTILINE
+    )
+    modules = {name: module for module, names in public for name in re.findall(r"`([A-Z]\w+)`", names)}
+    assert modules["TxlogRetryPolicy"] == "airflow_txlog.policies.retry"
+    reference = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    unknown = []
+    for page in PAGES:
+        text = page.read_text()
+        code = "\n".join(re.findall(r"`[^`]+`|^```.*?^```", text, re.DOTALL | re.MULTILINE))
+        for name in sorted(set(re.findall(r"\b([A-Z]\w+)\(", code)) & modules.keys()):
+            is_shown = modules[name] in text or re.search(rf"import .*\b{name}\b", text) or f".{name}\n" in reference
+            unknown += [] if is_shown else [(page.name, name)]
+    assert not unknown
+
+
 def test_the_protocol_page_names_every_property_that_the_engine_obeys() -> None:
     names = {each._name for each in vars(TableProperties).values() if isinstance(each, _Setting)}
     assert len(names) > 20
