@@ -421,6 +421,7 @@ class _Write:
         metrics["numRemovedBytes"] = sum(replaced.column("size").to_pylist())
         if self._is_partial(scope):
             metrics |= {"numAddedChangeFiles": 0, "numCopiedRows": 0}
+        if self._is_partial(scope) or replaced.num_rows:
             deleted = known_sum(live_row_counts(replaced))
             if deleted is not None:
                 metrics["numDeletedRows"] = deleted

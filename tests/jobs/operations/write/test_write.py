@@ -145,6 +145,7 @@ def test_the_loser_of_a_race_to_create_appends(tmp_path: Path, spark: SparkSessi
 def test_overwrite_replaces_every_row(tmp_path: Path, spark: SparkSession) -> None:
     table = make_table(tmp_path / "t", rows(10), rows(10, start=50))
     result = committed(run(spark, "write", table, source=numbers(3, start=100), mode="overwrite"))
+    assert result.metrics["numDeletedRows"] == 20
     assert ids(table) == [100, 101, 102]
     assert (result.files["removed"], result.metrics["numRemovedFiles"]) == (2, 2)
     assert table.history(1)[0]["operationParameters"]["mode"] == "Overwrite"
