@@ -133,7 +133,10 @@ def fill_restore(tx: Transaction, target: Snapshot, store: Store, *, ignore_miss
         check_no_vacuum_runs(head)
     missing = missing_files(store, coming)
     if missing and not ignore_missing:
-        instead = "Restore a later version, put the files back, or pass ignore_missing=True to restore what is left."
+        instead = (
+            "Restore a later version, or put the files back. With ignore_missing=True the restored table lacks "
+            f"{_rows_in(coming, missing)} of these files, also those that the latest version has in newer files."
+        )
         raise files_missing(store.root, target.version, missing, "restored", instead)
     after_files, after_bytes = target.num_files - len(missing), target.size_bytes
     if missing:
@@ -293,6 +296,14 @@ def missing_files(store: Store, files: pa.Table) -> list[str]:
     return sorted(path for path, found in zip(wire, is_there, strict=True) if not found)
 
 
+def _rows_in(files: pa.Table, missing: list[str]) -> str:
+    """Return how many rows the missing ones of some files have, for people."""
+    gone = files.filter(pc.is_in(files.column("path"), value_set=pa.array(missing, pa.string())))
+    counts = live_row_counts(gone)
+    rows = sum(count or 0 for count in counts)
+    return f"{rows} row{'' if rows == 1 else 's'}{' or more' if None in counts else ''}"
+
+
 def files_missing(
     table: str,
     version: int,
@@ -305,7 +316,7 @@ def files_missing(
     more = f" and {len(missing) - _EXAMPLES} more" if len(missing) > _EXAMPLES else ""
     return FilesMissing(
         f"FilesMissing: version {version} of {table} cannot be {to_be}: {len(missing)} of its files are gone or have "
-        f"another size ({shown}{more}), most likely deleted by a VACUUM. Nothing was committed. {instead}",
+        f"another size ({shown}{more}), deleted by an erasure or a VACUUM. Nothing was committed. {instead}",
         table=table,
         version=version,
         count=len(missing),

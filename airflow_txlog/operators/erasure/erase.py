@@ -50,8 +50,8 @@ class DeltaEraseOperator(ErasureOperator):
     The XCom is that of `DeltaErasureVerifyOperator`.
 
     Example: `DeltaEraseOperator(task_id="erase", tables={"/lake/users": "email"}, subjects=files("/requests/{{ ds }}"),
-    request_id="week-{{ ds }}", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. Other arguments:
-    `ErasureOperator`, and those of `TxlogOperator`, except `table_uri`.
+    request_id="week-{{ ds }}", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. The page of the
+    operator, docs/operators/erase.md, has a table of all parameters.
     """
 
     operation: ClassVar[type[Operation]] = Erase

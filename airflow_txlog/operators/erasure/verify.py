@@ -29,8 +29,8 @@ class DeltaErasureVerifyOperator(ErasureOperator):
     "num_complete", "complete", "public_key", "recheck_on"}`.
 
     Example: `DeltaErasureVerifyOperator(task_id="prove", tables={"/lake/users": "email"}, subjects=["a@example.org"],
-    request_id="r-17", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. Other arguments:
-    `ErasureOperator`, and those of `TxlogOperator`, except `table_uri`.
+    request_id="r-17", report_uri="/reports/erasures", signing_conn_id="erasure_signer")`. The page of the
+    operator, docs/operators/erasure-verify.md, has a table of all parameters.
     """
 
     operation: ClassVar[type[Operation]] = VerifyErasure

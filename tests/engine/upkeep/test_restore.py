@@ -149,6 +149,7 @@ def test_after_a_vacuum_a_restore_names_what_is_gone(folder: Path) -> None:
     gone = table.snapshot(1).files("day = '1'").column("path").to_pylist()
     assert (error.value.count, error.value.examples, error.value.version) == (1, gone, 1)
     assert gone[0] in str(error.value)
+    assert "lacks 1 row of these files" in str(error.value)
     assert table.snapshot().version == version
     assert table.restore(version=1, ignore_missing=True) == version + 1
     assert sorted_rows(table.to_arrow()) == [{"day": "2", "id": 2}]
