@@ -301,7 +301,7 @@ def test_small_files_in_which_rows_are_found_are_fetched_once_until_the_rewrite(
     for planned in files:
         with open_data_file(planned.file, reads_all=True):
             pass
-    assert (joined, len(requests_sent)) == (8, 25)
+    assert (joined, len(requests_sent)) == (20, 25)
 
 
 def test_the_answer_to_a_put_shows_the_clock_of_the_store_for_ten_seconds(
