@@ -106,6 +106,8 @@ class Limits:
     # The files of a version, in memory.
     packed_bytes: int = 1024 * 1024
     """Statistics of fewer bytes are not worth compressing."""
+    plain_paths: int = 2_097_152
+    """The paths of further files of a table are compressed: to unpack a million takes 0.1 s."""
     chunk_files: int = 32_768
     """Chunks of fewer files are merged."""
     cut_files: int = 32

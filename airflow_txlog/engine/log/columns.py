@@ -8,7 +8,7 @@ memory and few questions need them, so they can be packed; unpacked they are the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, pairwise, repeat
@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_txlog.engine.log.actions import Add, DeletionVector, Remove
-from airflow_txlog.storage.limits import USUAL
+from airflow_txlog.storage.limits import USUAL, Limits
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
@@ -192,49 +192,69 @@ def _chunk_maps(chunk: pa.MapArray) -> list[_StringMap | None]:
     ]
 
 
-# --- statistics, compressed: of a large table they are most of the memory -------------------------------------------
+# --- compressed columns: of a large table they are most of the memory ------------------------------------------------
 
-_STATS = FILES.get_field_index("stats")
-_PACKED = pa.schema([FILES.field(_STATS)])
+_PATHS_AND_STATISTICS = ("path", "stats")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PackedBatch:
-    """Rows of a FILES table with packed statistics, or of any table as it is. Equal only to itself."""
+    """Rows of a FILES table with packed statistics and maybe paths, or of any table as it is. Equal only to itself."""
 
     light: pa.RecordBatch
-    """All columns; but null for the statistics where these are packed."""
+    """All columns; but null where they are packed."""
     packed: pa.Buffer | None = None
-    """The statistics as a compressed Arrow stream; None if `light` has them."""
+    """The packed columns as a compressed Arrow stream; None if `light` has all."""
+
+    def with_paths(self) -> pa.RecordBatch:
+        """Return all columns but packed statistics."""
+        return self._with(["path"]) if self.light.column(0).null_count else self.light
 
     def full(self) -> pa.RecordBatch:
         """Return all columns, the statistics included, to the byte as they were packed."""
-        if self.packed is None:
-            return self.light
+        return self.light if self.packed is None else self._with(_PATHS_AND_STATISTICS)
+
+    def _with(self, names: Sequence[str]) -> pa.RecordBatch:
         with pa.ipc.open_stream(self.packed) as reader:
-            stats = reader.read_next_batch().column(0)
-        return with_statistics(self.light, stats)
+            wanted = [number for number, name in enumerate(reader.schema.names) if name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+        with pa.ipc.open_stream(self.packed, options=options) as reader:
+            unpacked = reader.read_next_batch()
+        return _with_columns(self.light, dict(zip(unpacked.schema.names, unpacked.columns, strict=True)))
 
 
-def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes) -> PackedBatch:
-    """Return the batch, with its statistics compressed if they have `least_bytes`."""
+def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes, *, packs_paths: bool = False) -> PackedBatch:
+    """Return the batch, with its statistics compressed if they have `least_bytes`, and with them its paths if asked."""
     if batch.schema is not FILES and batch.schema != FILES:
         return PackedBatch(batch)
-    stats = batch.column(_STATS)
-    if stats.nbytes < least_bytes or not pa.Codec.is_available("zstd"):
+    if batch.column("stats").nbytes < least_bytes or not pa.Codec.is_available("zstd"):
         return PackedBatch(batch)
+    columns = batch.select(list(_PATHS_AND_STATISTICS if packs_paths else _PATHS_AND_STATISTICS[1:]))
     sink = pa.BufferOutputStream()
     # At this level it takes as long as lz4, and half of the memory. One thread: a process that opens many tables uses
     # the other cores.
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
-    with pa.ipc.new_stream(sink, _PACKED, options=options) as writer:
-        writer.write_batch(pa.record_batch([stats], schema=_PACKED))
+    with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
+        writer.write_batch(columns)
     # The stream's own memory is up to twice as large as its content.
     packed = pa.py_buffer(sink.getvalue().to_pybytes())
-    return PackedBatch(with_statistics(batch, nulls(batch.num_rows, pa.string())), packed)
+    empty = {name: nulls(batch.num_rows, pa.string()) for name in columns.schema.names}
+    return PackedBatch(_with_columns(batch, empty), packed)
 
 
-def with_statistics(batch: pa.RecordBatch, stats: pa.Array) -> pa.RecordBatch:
-    columns = list(batch.columns)
-    columns[_STATS] = stats
-    return pa.record_batch(columns, schema=FILES)
+class Packing:
+    """Packs the batches of one table in turn: their statistics, and the paths beyond the first `plain_paths` files."""
+
+    def __init__(self, limits: Limits = USUAL) -> None:
+        self._limits = limits
+        self.num_files = 0
+        """How many files the table has so far."""
+
+    def __call__(self, batch: pa.RecordBatch) -> PackedBatch:
+        self.num_files += batch.num_rows
+        packs_paths = self.num_files > self._limits.plain_paths
+        return pack(batch, self._limits.packed_bytes, packs_paths=packs_paths)
+
+
+def _with_columns(batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    return pa.record_batch([columns.get(field.name, batch.column(field.name)) for field in FILES], schema=FILES)

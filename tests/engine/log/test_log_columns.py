@@ -109,6 +109,18 @@ def test_a_large_batch_comes_back_as_it_was(start: int, count: int) -> None:
     assert packed.light.column("stats").null_count == count
     assert packed.light.drop_columns(["stats"]).equals(batch.drop_columns(["stats"]))
     assert packed.full().equals(batch)
+    assert packed.with_paths() is packed.light
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 20_000), (3, 15_001)])
+def test_packed_paths_come_back_alone_and_with_the_statistics(start: int, count: int) -> None:
+    batch = files(20_000).slice(start, count)
+    packed = pack(batch, packs_paths=True)
+    assert [packed.light.column(name).null_count for name in ("path", "stats")] == [count, count]
+    with_paths = packed.with_paths()
+    assert with_paths.drop_columns(["stats"]).equals(batch.drop_columns(["stats"]))
+    assert with_paths.column("stats").null_count == count
+    assert packed.full().equals(batch)
 
 
 def test_a_packed_batch_holds_no_memory_beyond_its_content() -> None:

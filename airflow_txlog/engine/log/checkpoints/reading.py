@@ -9,7 +9,8 @@ Source: protocol, "Checkpoints", "V2 Spec", "Checkpoint Schema" and "Action Reco
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -38,7 +39,7 @@ from airflow_txlog.engine.log.checkpoints.rows import (
     gather,
     sidecar_path,
 )
-from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, adds_to_table, removes_to_table
+from airflow_txlog.engine.log.columns import FILES, TOMBSTONES, PackedBatch, adds_to_table, removes_to_table
 from airflow_txlog.engine.log.names import LogKind, parse_name
 from airflow_txlog.engine.log.segment import CheckpointFiles
 from airflow_txlog.errors import CorruptCheckpoint
@@ -53,10 +54,15 @@ class CheckpointContent:
     metadata: Metadata
     transactions: dict[str, SetTransaction]
     domains: dict[str, DomainMetadata]
-    adds: pa.Table
-    """Schema FILES."""
+    files: list[PackedBatch]
+    """The adds, schema FILES."""
     removes: pa.Table
     """Schema TOMBSTONES."""
+
+    @property
+    def adds(self) -> pa.Table:
+        """The adds as one table."""
+        return pa.Table.from_batches([each.full() for each in self.files], FILES)
 
 
 def _check_top_level(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> None:
@@ -78,31 +84,30 @@ def _check_top_level(store: Store, checkpoint: CheckpointFiles, found: Gathered)
 
 def _content_of(store: Store, checkpoint: CheckpointFiles, found: Gathered) -> CheckpointContent:
     """Return the gathered actions as the state of a version. Raises CorruptCheckpoint if they cannot be one."""
-    adds = pa.Table.from_batches(found.adds, FILES)
     # Files of one writer cannot overlap; parts or sidecars of two writers that form one set can.
     if len(checkpoint.files) + len(found.sidecars) > 1:
-        twice = _added_twice(adds)
+        twice = _added_twice(found.files)
         if twice is not None:
             raise _corrupt(store, checkpoint.path, f"its files add {twice} more than once")
     metadata = found.metadata[0]
-    if metadata.partition_columns and adds.column("partition_values").null_count:
+    if metadata.partition_columns and any(each.light.column("partition_values").null_count for each in found.files):
         raise _corrupt(store, checkpoint.path, "a file of a partitioned table has no partition values")
     return CheckpointContent(
         protocol=found.protocols[0],
         metadata=metadata,
         transactions={each.app_id: each for each in found.transactions},
         domains={each.domain: each for each in found.domains if not each.removed},
-        adds=adds,
+        files=found.files,
         removes=pa.Table.from_batches(found.removes, TOMBSTONES),
     )
 
 
-def _added_twice(adds: pa.Table) -> str | None:
+def _added_twice(files: Sequence[PackedBatch]) -> str | None:
     """Return the path of a file (path and deletion vector) that occurs more than once; None without one."""
-    if not holds_twice(adds.column("path")):
+    if not may_hold_twice(each.with_paths().column("path") for each in files):
         return None
     seen: set[tuple[object, ...]] = set()
-    for row in adds.select(["path", "deletion_vector"]).to_pylist():
+    for row in (row for each in files for row in each.with_paths().select(["path", "deletion_vector"]).to_pylist()):
         vector = row["deletion_vector"] or {}
         key = (row["path"], *(vector.get(name) for name in ("storage_type", "path_or_inline_dv", "offset")))
         if key in seen:
@@ -111,19 +116,14 @@ def _added_twice(adds: pa.Table) -> str | None:
     return None
 
 
-def holds_twice(texts: pa.ChunkedArray, at_once: int = 1_048_576) -> bool:
-    """Return whether a text occurs twice. More than `at_once` texts are compared in groups, by their hashes."""
-    if len(texts) <= at_once:
-        return bool(pc.count_distinct(texts).as_py() < len(texts))
-    count = min(256, 8 * len(texts) // at_once)
-    numbers = [pa.py_buffer(bytes([hash(text) % count for text in chunk.to_pylist()])) for chunk in texts.chunks]
-    for number in range(count):
-        wanted = pa.scalar(number, pa.uint8())
-        chosen = (pc.equal(pa.Array.from_buffers(pa.uint8(), each.size, [None, each]), wanted) for each in numbers)
-        some = pa.chunked_array([chunk.filter(each) for chunk, each in zip(texts.chunks, chosen, strict=True)])
-        if pc.count_distinct(some).as_py() < len(some):
-            return True
-    return False
+def may_hold_twice(parts: Iterable[pa.Array]) -> bool:
+    """Return whether a text may occur twice: always if one does, and for others once in a hundred thousand times."""
+    hashes = array("q")
+    for part in parts:
+        hashes.extend(map(hash, part.to_pylist()))
+    unsorted = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
+    ascending = unsorted.take(pc.array_sort_indices(unsorted))
+    return bool(pc.any(pc.equal(ascending[1:], ascending[:-1]), min_count=0).as_py())
 
 
 def _corrupt(store: Store, path: str, why: str, *, damaged: bool = True) -> CorruptCheckpoint:
@@ -166,19 +166,18 @@ _decoder = msgspec.json.Decoder(_Line)
 def read_checkpoint(
     store: Store,
     checkpoint: CheckpointFiles,
-    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    pack: Callable[[pa.RecordBatch], PackedBatch] = PackedBatch,
     contents: Mapping[FileInfo, bytes] | None = None,
 ) -> CheckpointContent:
     """Return the content of a checkpoint of any kind, rows in the order of its files.
 
-    `keep` gets every batch of adds as it is read, and returns the form to keep in memory. `contents`: bytes of listed
-    files that were read before. Statistics and partition
-    values that exist only as structs are converted to the log's form.
+    `pack` gets every batch of adds as it is read, and returns its form in memory. `contents`: bytes of listed files
+    that were read before. Statistics and partition values that exist only as structs are converted to the log's form.
 
     Raises CorruptCheckpoint (path) for a damaged or incomplete checkpoint, LimitExceeded, FileNotFoundError if log
     cleanup took it since it was listed.
     """
-    found = Gathered(keep=keep)
+    found = Gathered(pack=pack)
     decoded = Decoded(store, checkpoint.path)
     _gather_top_level(store, checkpoint, found, decoded, contents=contents or {})
     _check_top_level(store, checkpoint, found)

@@ -31,7 +31,7 @@ from airflow_txlog.datafiles.codecs import SECOND_US, date_text, timestamp_text
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import DomainMetadata, Int64, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.bounded import Decoded, batches, open_parquet
-from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, STRING_MAP, TOMBSTONES, nulls
+from airflow_txlog.engine.log.columns import DELETION_VECTOR, FILES, STRING_MAP, TOMBSTONES, PackedBatch, nulls
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import SchemaMismatch
@@ -136,14 +136,15 @@ class Gathered:
     domains: list[DomainMetadata] = field(default_factory=list)
     checkpoint_metadata: list[CheckpointMetadata] = field(default_factory=list)
     sidecars: list[Sidecar] = field(default_factory=list)
-    adds: list[pa.RecordBatch] = field(default_factory=list)
-    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-    """Returns the form of a batch of adds to keep in memory."""
+    files: list[PackedBatch] = field(default_factory=list)
+    """The adds."""
+    pack: Callable[[pa.RecordBatch], PackedBatch] = PackedBatch
+    """Returns the form of a batch of adds in memory."""
     removes: list[pa.RecordBatch] = field(default_factory=list)
 
     def add_files(self, batch: pa.RecordBatch) -> None:
         """Add a batch of adds, schema FILES."""
-        self.adds.append(batch if self.keep is None else self.keep(batch))
+        self.files.append(self.pack(batch))
 
 
 def gather(source: Any, found: Gathered, decoded: Decoded, only: Sequence[str] | None = None) -> None:

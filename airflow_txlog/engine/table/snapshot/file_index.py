@@ -24,7 +24,7 @@ from itertools import accumulate, pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.log.columns import PackedBatch, pack
+from airflow_txlog.engine.log.columns import PackedBatch, Packing
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, KeptBounds
 from airflow_txlog.engine.table.predicate import FileQuestion
@@ -78,7 +78,7 @@ class _Rows:
         parts = []
         for number, positions in self.by_chunk(rows).items():
             chunk = self.chunks[number]
-            parts.append((chunk.full() if full else chunk.light).take(pa.array(positions, pa.int64())))
+            parts.append((chunk.full() if full else chunk.with_paths()).take(pa.array(positions, pa.int64())))
         return pa.Table.from_batches(parts, self.chunks[0].light.schema)
 
     def by_chunk(self, rows: list[int]) -> dict[int, list[int]]:
@@ -93,7 +93,7 @@ class _Rows:
         wanted = pa.array(paths, pa.string())
         found: list[int] = []
         for start, chunk in zip(self.starts, self.chunks, strict=False):
-            same = pc.is_in(canonical_paths(chunk.light.column("path"), self.root), value_set=wanted)
+            same = pc.is_in(canonical_paths(chunk.with_paths().column("path"), self.root), value_set=wanted)
             if same.true_count:
                 found += (start + position for position in pc.indices_nonzero(same).to_pylist())
         return found
@@ -103,7 +103,7 @@ class _Rows:
         """The ascending hashes, and the row number of each."""
         hashes = array("q")
         for chunk in self.chunks:
-            hashes.extend(map(hash, canonical_paths(chunk.light.column("path"), self.root).to_pylist()))
+            hashes.extend(map(hash, canonical_paths(chunk.with_paths().column("path"), self.root).to_pylist()))
         unsorted = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
         order = pc.array_sort_indices(unsorted)
         ascending = unsorted.take(order)
@@ -177,8 +177,12 @@ class _Chunk:
         return int(self.packed.light.num_rows) - len(self.hidden)
 
     def light(self) -> list[pa.RecordBatch]:
-        """Return the rows in batches, without packed statistics, with as few copies as possible."""
+        """Return the rows in batches, without packed columns, with as few copies as possible."""
         return _cut(self.packed.light, self.hidden, self.most_cuts)
+
+    def with_paths(self) -> list[pa.RecordBatch]:
+        """Return the same batches with their paths."""
+        return _cut(self.packed.with_paths(), self.hidden, self.most_cuts)
 
     def full(self) -> list[pa.RecordBatch]:
         """Return the same batches with their statistics."""
@@ -226,8 +230,7 @@ class FileIndex:
     @staticmethod
     def of(files: pa.Table, root: str, limits: Limits = USUAL) -> FileIndex:
         """Return the index of files with distinct keys, of the table at `root`."""
-        chunks = [pack(each, limits.packed_bytes) for each in files.to_batches()]
-        return FileIndex.of_packed(files.schema, chunks, root, limits)
+        return FileIndex.of_packed(files.schema, list(map(Packing(limits), files.to_batches())), root, limits)
 
     @staticmethod
     def of_packed(schema: pa.Schema, chunks: list[PackedBatch], root: str, limits: Limits = USUAL) -> FileIndex:
@@ -249,11 +252,12 @@ class FileIndex:
         return known
 
     def select(self, columns: Sequence[str] | None) -> pa.Table:
-        """Return all files with these columns (None: all); statistics are unpacked only if needed."""
+        """Return all files with these columns (None: all); statistics and paths are unpacked only if needed."""
         if columns is None or "stats" in columns:
             return self.table if columns is None else self.table.select(list(columns))
-        light = [each for chunk in self._chunks() for each in chunk.light()]
-        return pa.Table.from_batches(light, self._schema).select(list(columns))
+        batches = (chunk.with_paths() if "path" in columns else chunk.light() for chunk in self._chunks())
+        selected = [each.select(list(columns)) for some in batches for each in some]
+        return pa.Table.from_batches(selected, pa.schema([self._schema.field(name) for name in columns]))
 
     def where(self, question: FileQuestion, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the files that may hold a match, in no order, with these columns (None: all).
@@ -302,8 +306,7 @@ class FileIndex:
             return self
         paths = {path_of_key(key) for key in keys} if self._levels else set()
         levels = [level.without(level.rows_of(keys, paths)) for level in self._levels]
-        least = self._limits.packed_bytes
-        chunks = new if isinstance(new, list) else [pack(each, least) for each in new.to_batches()]
+        chunks = new if isinstance(new, list) else list(map(Packing(self._limits), new.to_batches()))
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
         if chunks:
             levels.append(_Level(_Rows(chunks, root, self._limits)))
@@ -332,7 +335,7 @@ def _chosen(group: list[_Chunk], kept: pa.BooleanArray, full: bool) -> list[pa.T
         chosen = kept.slice(start, chunk.count)
         start += chunk.count
         if chosen.true_count:
-            whole = pa.Table.from_batches(chunk.full() if full else chunk.light())
+            whole = pa.Table.from_batches(chunk.full() if full else chunk.with_paths())
             parts.append(whole if chosen.true_count == chunk.count else whole.filter(chosen))
     return parts
 
@@ -356,15 +359,17 @@ def _joined(levels: list[_Level]) -> _Level:
     chunks: list[PackedBatch] = []
     small: list[pa.RecordBatch] = []
     rows, root, limits = 0, levels[0].rows.root, levels[0].rows.limits
+    packed = Packing(limits)
     for chunk in (each for level in levels for each in level.chunks()):
         if chunk.count >= limits.chunk_files and not chunk.hidden:
             chunks.append(chunk.packed)
+            packed.num_files += chunk.count
             continue
         small += chunk.full()
         rows += chunk.count
         if rows >= limits.chunk_files:
-            chunks.append(pack(pa.concat_batches(small), limits.packed_bytes))
+            chunks.append(packed(pa.concat_batches(small)))
             small, rows = [], 0
     if small:
-        chunks.append(pack(pa.concat_batches(small), limits.packed_bytes))
+        chunks.append(packed(pa.concat_batches(small)))
     return _Level(_Rows(chunks, root, limits))

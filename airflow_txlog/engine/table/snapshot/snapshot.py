@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import Metadata, Protocol, decode_commit, decode_metadata
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_metadata
-from airflow_txlog.engine.log.columns import FILES, PackedBatch, pack
+from airflow_txlog.engine.log.columns import FILES, Packing
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_at_once, read_commits, warn_once
 from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
@@ -359,19 +359,13 @@ def _segment_past(
 def _checkpoint_base(store: Store, segment: LogSegment, contents: Mapping[FileInfo, bytes] | None = None) -> ReplayBase:
     if segment.checkpoint is None:
         return ReplayBase()
-    packed: list[PackedBatch] = []
-
-    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-        packed.append(pack(batch, store.limits.packed_bytes))
-        return packed[-1].light
-
-    content = read_checkpoint(store, segment.checkpoint, keep, contents)
+    content = read_checkpoint(store, segment.checkpoint, Packing(store.limits), contents)
     return ReplayBase(
         protocol=content.protocol,
         metadata=content.metadata,
         transactions=dict(content.transactions),
         domains=dict(content.domains),
-        files=FileIndex.of_packed(FILES, packed, store.root, store.limits),
+        files=FileIndex.of_packed(FILES, content.files, store.root, store.limits),
         removed_files=FileIndex.of(content.removes, store.root, store.limits),
     )
 

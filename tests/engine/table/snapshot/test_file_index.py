@@ -47,10 +47,11 @@ def stats_of(size: int) -> str | None:
     return None if size % 5 == 0 else f'{{"numRecords":{size}}}'
 
 
-@pytest.fixture(params=["packed", "plain"])
+@pytest.fixture(params=["packed", "packed with paths", "some packed with paths", "plain"])
 def limits(request: pytest.FixtureRequest) -> Limits:
     """Small batches are not packed; here every one is, or none."""
-    return Limits(packed_bytes=0 if request.param == "packed" else 1 << 40)
+    plain_paths = {"packed with paths": 0, "some packed with paths": 500}.get(request.param, 1 << 40)
+    return Limits(packed_bytes=1 << 40 if request.param == "plain" else 0, plain_paths=plain_paths)
 
 
 class Model:
