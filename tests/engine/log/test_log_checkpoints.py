@@ -6,16 +6,18 @@ import datetime
 import decimal
 import io
 import json
+import math
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_txlog.engine.log.actions import (
@@ -37,6 +39,7 @@ from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.errors import CorruptCheckpoint
 from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.engine.log.log_strategies import ADDS, MAPS, REMOVES, TEXT
+from tests.helpers.depth import depth
 from tests.helpers.limits import limited
 from tests.helpers.paths import GOLDEN
 
@@ -457,6 +460,45 @@ def test_a_checkpoint_that_fails_in_the_middle_leaves_the_old_one_and_the_hint()
 
 
 # --- statistics as a struct -----------------------------------------------------------------------------------------
+
+
+_TEXTS = st.text(st.sampled_from('a"\\\n\x00\x1f\x7fé😀'), max_size=3)
+_MEMBERS = st.fixed_dictionaries(
+    {
+        "i": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": st.none() | st.floats(),
+        "q": st.none() | st.decimals(-999, 999, places=2),
+        'a "b"': st.none() | _TEXTS,
+        "t": st.none() | st.booleans(),
+        "b": st.none() | st.binary(max_size=2),
+        "s": st.none() | st.fixed_dictionaries({"x": st.none() | _TEXTS}),
+    }
+)
+_PARSED = st.none() | st.fixed_dictionaries({"numRecords": st.none() | st.just(3), "minValues": st.none() | _MEMBERS})
+_MEMBER_TYPES = {"i": pa.int64(), "f": pa.float64(), "q": pa.decimal128(9, 2), 'a "b"': pa.string(), "t": pa.bool_()}
+_MEMBER_TYPES |= {"b": pa.binary(), "s": pa.struct([("x", pa.large_string())])}
+
+
+@settings(max_examples=depth(50, 500), deadline=None)
+@given(st.lists(_PARSED, max_size=4), st.integers(0, 2))
+def test_statistics_as_structs_become_the_json_of_their_values(rows: list[Any], start: int) -> None:
+    kind = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct(list(_MEMBER_TYPES.items())))])
+    found = statistics_json(pa.array(rows, kind).slice(start)).to_pylist()
+    read = [None if text is None else json.loads(text, parse_float=str) for text in found]
+    assert read == [None if row is None else _stated(row) or {} for row in rows[start:]]
+
+
+def _stated(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The members that JSON can state, floats and decimals as their texts."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            value = _stated(value)
+        elif isinstance(value, float | decimal.Decimal):
+            value = msgspec.json.encode(value).decode().strip('"') if math.isfinite(value) else None
+        if value is not None and not isinstance(value, bytes):
+            found[name] = value
+    return found or None
 
 
 def test_statistics_kept_as_a_struct_alone_may_lie_outside_of_python_s_years() -> None:

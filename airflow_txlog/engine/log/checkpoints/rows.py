@@ -15,7 +15,6 @@ Statistics" and "Partition Value Serialization".
 
 from __future__ import annotations
 
-import decimal
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -343,56 +342,68 @@ def _metadata(row: dict[str, Any]) -> Metadata:
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
+# The characters that JSON has another form for.
+_ESCAPED = r'[\x00-\x1f"\\]'
 _UNITS_A_SECOND = {"s": 1, "ms": 1000, "us": SECOND_US, "ns": 1000 * SECOND_US}
 
 
 def statistics_json(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
     """Return a JSON text per row, null for null; times in UTC and microseconds. `instants`: members with a zone."""
-    rows = _with_texts(parsed, "", instants).to_pylist()
-    return pa.array([None if row is None else _encoder.encode(_plain(row)).decode() for row in rows], pa.string())
+    texts = pc.binary_join_element_wise("{", _members_json(parsed, "", instants), "}", "")
+    return pc.if_else(parsed.is_null(), pa.scalar(None, pa.string()), texts)
 
 
-def _with_texts(array: pa.Array, path: str, instants: Collection[str]) -> pa.Array:
-    """Return the array with dates and timestamps as texts: Python's end at the year 9999."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        below = f"{path}." if path else ""
-        members = [_with_texts(array.field(index), below + kind[index].name, instants) for index in range(len(kind))]
-        return pa.StructArray.from_arrays(members, [field.name for field in kind], mask=array.is_null())
-    if pa.types.is_date32(kind):
-        return _texts(array.cast(pa.int32()), date_text)
-    if pa.types.is_timestamp(kind):
+def _members_json(struct: pa.StructArray, path: str, instants: Collection[str]) -> pa.Array:
+    """Return the members of each row that have a value, in their order, without braces."""
+    named = []
+    for index, member in enumerate(struct.type):
+        texts = _json(struct.field(index), f"{path}.{member.name}" if path else member.name, instants)
+        named.append(pc.binary_join_element_wise(f",{_encoder.encode(member.name).decode()}:", texts, ""))
+    # Arrow leaves out a row of nulls if nulls are to be skipped.
+    together = [pc.fill_null(texts, "") for texts in named]
+    return pc.ascii_ltrim(pc.binary_join_element_wise(*together, pa.repeat("", len(struct)), ""), characters=",")
+
+
+def _json(array: pa.Array, path: str, instants: Collection[str]) -> pa.Array:
+    """Return the JSON text of each value, null for null and for values that JSON cannot state."""
+    kind, is_a = array.type, pa.types
+    if is_a.is_struct(kind):
+        members = _members_json(array, path, instants)
+        is_none = pc.or_(array.is_null(), pc.equal(members, ""))
+        texts = pc.binary_join_element_wise("{", members, "}", "")
+        return pc.if_else(is_none, pa.scalar(None, pa.string()), texts)
+    if is_a.is_integer(kind) or is_a.is_boolean(kind):
+        return array.cast(pa.string())
+    if is_a.is_string(kind) or is_a.is_large_string(kind):
+        return _quoted(array.cast(pa.string()))
+    if is_a.is_date32(kind):
+        return _quoted(_texts(array.cast(pa.int32()), date_text))
+    if is_a.is_timestamp(kind):
         units = _UNITS_A_SECOND[kind.unit]
         zone = "Z" if kind.tz is not None or path in instants else ""
-        return _texts(array.cast(pa.int64()), lambda value: _moment(value * SECOND_US // units) + zone)
-    return array
+        return _quoted(_texts(array.cast(pa.int64()), lambda value: _moment(value * SECOND_US // units) + zone))
+    if is_a.is_float32(kind) or is_a.is_float64(kind) or is_a.is_decimal(kind):
+        return _texts(array, lambda value: _encoder.encode(value).decode() if math.isfinite(value) else None)
+    return nulls(len(array), pa.string())
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    quoted = pc.binary_join_element_wise('"', texts, '"', "")
+    has_escapes = pc.fill_null(pc.match_substring_regex(texts, _ESCAPED), False)
+    if not has_escapes.true_count:
+        return quoted
+    escaped = [_encoder.encode(each).decode() for each in texts.filter(has_escapes).to_pylist()]
+    return pc.replace_with_mask(quoted, has_escapes, pa.array(escaped, pa.string()))
 
 
 def _moment(microseconds: int) -> str:
     return timestamp_text(microseconds, fraction_digits=6 if microseconds % SECOND_US else 0)
 
 
-def _texts(numbers: pa.Array, text_of: Callable[[int], str]) -> pa.Array:
-    return pa.array([None if value is None else text_of(value) for value in numbers.to_pylist()], pa.string())
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    found = ((name, _value(value)) for name, value in row.items())
-    return {name: value for name, value in found if value is not None}
-
-
-def _value(value: Any) -> Any:
-    match value:
-        case dict():
-            return _plain(value) or None
-        case float():
-            return value if math.isfinite(value) else None
-        case decimal.Decimal():
-            return value if value.is_finite() else None
-        case bool() | int() | str():
-            return value
-        case _:
-            return None
+def _texts(values: pa.Array, text_of: Callable[[Any], str | None]) -> pa.Array:
+    """Return the texts of values; each distinct value is written once."""
+    encoded = values.dictionary_encode()
+    return pa.array([text_of(value) for value in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
 
 
 def partition_maps(parsed: pa.StructArray, instants: Collection[str] = ()) -> pa.Array:
