@@ -38,7 +38,9 @@ def records_key() -> str | None:
 
     None, with a warning, without access to the secret.
     """
-    return _key(_RECORDS, "the records of this erasure are not signed, and those of others are not checked")
+    return _key(
+        _RECORDS, "the records of this erasure are not signed, and those of earlier runs are left out of its report"
+    )
 
 
 def _key(label: bytes, without: str) -> str | None:

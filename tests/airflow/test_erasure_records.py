@@ -17,7 +17,8 @@ from airflow_txlog.cli.erasure import verify_report
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import ErasureIncomplete
 from airflow_txlog.hooks.work_key import records_key
-from airflow_txlog.jobs.files.erasure_lists import place_of, read_record
+from airflow_txlog.jobs.files import erasure_lists
+from airflow_txlog.jobs.files.erasure_lists import ErasureRecord, place_of, read_record, remove_plans
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.airflow
 def signer(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
     monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
 
 
 def erase(
@@ -62,10 +64,7 @@ def put(reports: Path, kind: str, ending: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("signature", ["", "\n", "of another key", "of another table", "of a plan"])
-def test_a_false_record_calls_no_object_deleted_and_none_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signature: str
-) -> None:
-    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
+def test_a_false_record_calls_no_object_deleted_and_none_rewritten(tmp_path: Path, signature: str) -> None:
     users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
     data = next((tmp_path / "users").glob("*.parquet"))
     reports, place = tmp_path / "reports", place_of(users.uri)
@@ -88,9 +87,8 @@ def test_a_false_record_calls_no_object_deleted_and_none_rewritten(
     assert "2020-01-01" not in path.read_text()
 
 
-def test_a_true_record_of_another_table_is_none_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_true_record_of_another_table_is_none_of_this_one(tmp_path: Path) -> None:
     """A writer of the folder can give it the name of a record of this table."""
-    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
     users, orders = (make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders"))
     erase(tmp_path, users.uri)
     reports = tmp_path / "reports"
@@ -172,6 +170,61 @@ def test_the_plan_of_several_requests_stays_for_each_that_is_erased_alone(
     killed_after(old, tmp_path, monkeypatch, users.uri, {"r-17": [SUBJECT], "r-18": [other]})
     for request_id, subject in (("r-17", SUBJECT), ("r-18", other)):
         assert is_listed(old, erase(tmp_path, users.uri, request_id, subject)["report"], tmp_path / "reports")
+
+
+def test_the_plan_of_several_requests_goes_once_each_was_erased_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "zoe.other@example.org"
+    users = make_table(tmp_path / "users", rows(SUBJECT, other, *OTHERS))
+    old = next((tmp_path / "users").glob("*.parquet"))
+    killed_after(old, tmp_path, monkeypatch, users.uri, {"r-17": [SUBJECT], "r-18": [other]})
+    erase(tmp_path, users.uri, "r-17", SUBJECT)
+    assert list((tmp_path / "reports").glob("planned-*"))
+    erase(tmp_path, users.uri, "r-18", other)
+    assert not list((tmp_path / "reports").glob("planned-*"))
+
+
+def test_without_the_secret_no_earlier_record_counts_and_nothing_is_deleted_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    reports, place = tmp_path / "reports", place_of(users.uri)
+    entry = json.dumps({"path": "never-there.parquet", "size_bytes": 9, "digest": "0" * 64, "verdict": "deleted"})
+    listed = put(reports, f"deleted-{place}", "jsonl", entry)
+    (reports / "of-another.json").write_text("{}")
+    parts = [{"name": name, "sha256": "0" * 64, "num_objects": 1} for name in (listed, "of-another.json")]
+    record = {"requests": ["r-17"], "steps": [], "deleted": {"r-17": parts}}
+    for kind in (f"planned-{place}", f"erased-{place}"):
+        put(reports, kind, "json", json.dumps(record))
+    before = set(reports.iterdir())
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "short")
+    report = erase(tmp_path, users.uri)["report"]
+    assert "never-there" not in Path(report.removeprefix("file://")).read_text()
+    assert before <= set(reports.iterdir())
+    assert not is_listed(Path("never-there.parquet"), report, reports)
+
+
+def test_a_signed_plan_deletes_no_other_file(tmp_path: Path) -> None:
+    names = ["report.json", "deleted-1.jsonl.gz", "planned-objects-1.jsonl.gz", "planned-1.json.gz"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    parts = [{"name": name} for name in (*names[:3], "planned-objects-/../../report.json")]
+    plan = ErasureRecord(requests=["r"], steps=[], deleted={"r": parts})
+    remove_plans(LocalStore(str(tmp_path)), [(names[3], plan)], print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deleted-1.jsonl.gz", "report.json"]
+
+
+def test_a_record_that_unpacks_without_end_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasure_lists, "_MOST_RECORD_BYTES", 10_000)
+    said: list[str] = []
+    name = put(tmp_path, f"erased-{place_of('/t')}", "json", "x" * 10_001)
+    assert read_record(LocalStore(str(tmp_path)), name, "ab" * 32, said.append) is None
+    data = bytes(range(256)) * 40
+    large = f"erased-{hashlib.sha256(data).hexdigest()[:32]}.json.gz"
+    (tmp_path / large).write_bytes(data)
+    assert read_record(LocalStore(str(tmp_path)), large, None, said.append) is None
+    assert len(said) == 2
 
 
 def test_a_plan_stays_until_a_run_can_tell_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,11 @@ from airflow_txlog.storage.base import Store
 
 # Earlier records belong to another erasure under the same id.
 _LONGEST_ERASURE_MS = 400 * 86_400_000
+# Any writer of the folder can put a file there that unpacks to a thousand times its size. The record of a run that
+# wrote a million files has half of these bytes.
+_MOST_RECORD_BYTES, _MOST_LIST_BYTES = 256 * 1024 * 1024, 2 * 1024 * 1024 * 1024
+_GZIP = 16
+_LIST_OF_PLAN = "planned-objects-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +145,9 @@ def _signature(key: str | None, kind: str, text: str) -> str:
 def remove_plans(lists: Store, plans: Iterable[tuple[str, ErasureRecord]], say: Callable[[str], object]) -> None:
     """Delete plans whose objects are in a record now, with their lists. A folder that forbids it keeps them."""
     for name, plan in plans:
-        parts = {part["name"] for of_request in plan.deleted.values() for part in of_request}
+        names = (part["name"] for of_request in plan.deleted.values() for part in of_request)
+        # Whatever a record names: nothing else is deleted here.
+        parts = {each for each in names if each.startswith(_LIST_OF_PLAN) and "/" not in each}
         try:
             # The plan last: the next run finds it, and tries again.
             for each in (*sorted(parts), name):
@@ -158,7 +165,12 @@ def earlier_records(
     *,
     is_plan: bool = False,
 ) -> list[tuple[str, ErasureRecord]]:
-    """Return the records, or the plans, of earlier runs on a table for one of the requests, each with its name."""
+    """Return the records, or the plans, of earlier runs on a table for one of the requests, each with its name.
+
+    Without a key there are none: every writer of the folder could have made them.
+    """
+    if key is None:
+        return []
     prefix, wanted = f"{_kind_of(table_uri, is_plan=is_plan)}-", set(requests)
     oldest_ms = lists.now_ms() - _LONGEST_ERASURE_MS
     infos = [info for info in lists.walk(lambda folder: None, prefix=prefix) if info.modified_ms >= oldest_ms]
@@ -171,13 +183,16 @@ def earlier_records(
 
 
 def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], object]) -> ErasureRecord | None:
-    """Return the record of this name; None if it is gone, was changed, or is not signed by the key. None: any is."""
-    data = _whole(lists, name)
+    """Return the record of this name; None if it is gone, was changed, or is not signed by the key.
+
+    Without a key, the caller knows that the name, and so the content, is that of a record.
+    """
+    data = _whole(lists, name, _MOST_RECORD_BYTES)
     reason = "gone, or was changed" if data is None else "not signed with this deployment's txlog_saved_work_secret"
     # A file of another writer may have a name that fits its content.
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, zlib.error):
         if data is not None:
-            text, _, signature = gzip.decompress(data).decode().partition("\n")
+            text, _, signature = _unpacked_record(data).decode().partition("\n")
             expected = _signature(key, name.rpartition("-")[0], text)
             if key is None or hmac.compare_digest(signature.encode(), expected.encode()):
                 return ErasureRecord(**json.loads(text))
@@ -203,13 +218,26 @@ def _with_whole_lists(
     return dataclasses.replace(record, deleted=deleted)
 
 
-def _whole(lists: Store, name: str) -> bytes | None:
-    """Return the content of a file that is named by its content; None if it has another one."""
+def _whole(lists: Store, name: str, most_bytes: int = _MOST_LIST_BYTES) -> bytes | None:
+    """Return the bytes of a file that is named by them; None if it has other ones, or more.
+
+    They are packed: only a list that a signed record names is unpacked without a limit.
+    """
     kind, _, rest = name.rpartition("-")
     try:
         with lists.open_input(name) as source:
+            if source.size() > most_bytes:
+                return None
             data: bytes = source.read()
-        gzip.decompress(data)
-    except (OSError, EOFError, zlib.error):
+    except OSError:
         return None
     return data if name == _name_of(data, kind, rest.split(".")[1]) else None
+
+
+def _unpacked_record(data: bytes) -> bytes:
+    """Return the text and the signature of a record. Raises ValueError and zlib.error for a damaged or endless one."""
+    packed = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+    found = packed.decompress(data, _MOST_RECORD_BYTES)
+    if not packed.eof:
+        raise ValueError("a record of more bytes than any has")
+    return found

@@ -238,8 +238,7 @@ class _Erasure:
             lost = self._unlisted(lists, plans, found, requests.forms)
             found.append(self._write_record(removal.gone, ids, lists, lost))
             if lost is not None:
-                listed = (each for each in plans if set(ids).issuperset(each[1].requests))
-                remove_plans(lists, dict([*listed, *self._plans]).items(), log)
+                remove_plans(lists, dict([*self._done_with(lists, plans, ids), *self._plans]).items(), log)
             runs = [{"name": name, "requests": each.requests, "steps": each.steps} for name, each in found]
             for request_id in ids:
                 parts = [part for _, each in found for part in each.deleted.get(request_id, ())]
@@ -309,6 +308,24 @@ class _Erasure:
                     return None
             found[request_id] = [each for each in planned if each["path"] not in (there or ())]
         return found
+
+    def _done_with(
+        self, lists: Store, plans: Sequence[tuple[str, ErasureRecord]], ids: Sequence[str]
+    ) -> list[tuple[str, ErasureRecord]]:
+        """Return the plans whose objects are listed for all of their requests, `ids` among them."""
+        others = {each for _, plan in plans for each in plan.requests} - set(ids)
+        if not others:
+            return list(plans)
+        uri, log, key = self._context.table.uri, self._context.log, self._context.spec.records_key
+        whole = dict(earlier_records(lists, uri, {*ids, *others}, key, log, is_plan=True))
+        records = earlier_records(lists, uri, others, key, log)
+        listed = {each: set(map(object_of, objects_in(lists, records, each))) for each in others}
+
+        def is_listed(name: str, plan: ErasureRecord) -> bool:
+            own = others.intersection(plan.requests)
+            return all(object_of(each) in listed[of] for of in own for each in objects_in(lists, [(name, plan)], of))
+
+        return [(name, whole[name]) for name, _ in plans if name in whole and is_listed(name, whole[name])]
 
     def _of_request(self, verdicts: Iterable[ObjectVerdict], request_id: str) -> Iterator[Mapping[str, Any]]:
         """Yield the lines on the objects that held a subject of a request, with the digest and the places of then."""
