@@ -107,9 +107,10 @@ class Store(ABC):
         """
 
     def links(self) -> Iterator[str]:
-        """Yield the path of every symbolic link under the root, in no order. `walk` leaves links out.
+        """Yield the path of every symbolic link, pipe, socket and device under the root, in no order. `walk` leaves
+        them out.
 
-        Empty for a store without links.
+        Empty for a store that has only objects.
         """
         return iter(())
 

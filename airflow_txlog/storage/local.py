@@ -70,7 +70,7 @@ class LocalStore(Store):
         for prefix, _ in self._directories(with_files=False, on_unreadable=None):
             with suppress(FileNotFoundError, NotADirectoryError, OutsideTable):
                 with local_files.folder(self._directory, prefix.split("/")[:-1]) as base, os.scandir(base) as entries:
-                    found = [f"{prefix}{entry.name}" for entry in entries if entry.is_symlink()]
+                    found = [f"{prefix}{entry.name}" for entry in entries if not _is_file_or_folder(entry)]
                 yield from found
 
     def stat(self, path: str) -> FileInfo | None:
@@ -298,6 +298,10 @@ def _info_in(directory: int, prefix: str, name: str) -> FileInfo | None:
     except FileNotFoundError:
         return None
     return _info_of(f"{prefix}{name}", found)
+
+
+def _is_file_or_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
 
 
 def _info_of(path: str, found: os.stat_result) -> FileInfo | None:

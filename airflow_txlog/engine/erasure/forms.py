@@ -40,6 +40,7 @@ from airflow_txlog.engine.erasure.spellings import (
     instants_in,
     match_anywhere,
     number_of,
+    of_bytes,
     spellings,
     without_escapes,
     without_surrogates,
@@ -316,7 +317,8 @@ class Forms:
         plain = self.texts - self._common
         # A padded text holds the plain one.
         whole = {text for text in plain if text.rstrip(" ") not in plain or not text.endswith(" ")}
-        return sorted(plain.union(*map(escaped, whole)))
+        found = [value for value in self.values.to_pylist() if isinstance(value, bytes)]
+        return sorted(plain.union(*map(escaped, whole), *map(of_bytes, found)))
 
     def in_bytes(self, data: bytes | pa.Buffer) -> bool:
         """Return whether bytes hold one of the values that no text holds by chance, in UTF-8 or UTF-16."""

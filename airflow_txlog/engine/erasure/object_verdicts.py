@@ -8,7 +8,6 @@ verdict too. Nothing that is returned holds a value: paths and places are marked
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,6 +18,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.reading import DataFile, with_content
 from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
+from airflow_txlog.engine.erasure.plain_formats import holds_no_value
 from airflow_txlog.engine.erasure.text_traces import MOST_TEXT_BYTES, decompressed, text_of, traces_in_text
 from airflow_txlog.engine.erasure.traces import Trace
 from airflow_txlog.engine.log.paths import canonical_paths
@@ -30,9 +30,6 @@ Verdict = Literal["absent", "rewritten", "found", "statistic only", "deleted", "
 Method = Literal["decoded", "text", "bytes", "name"]
 
 _PARQUET = (b"PAR1", b"PARE")
-# Formats that hold no value, with their first bytes: positions of rows, and Hadoop's sums of a local file's bytes.
-_WITHOUT_VALUES = re.compile(r"(^|/)(deletion_vector_[0-9a-f-]{36}\.bin|\.[^/]+\.crc)$")
-_WITHOUT_VALUES_START = (b"\x01", b"crc\0")
 _COPIED_BYTES = 8 * 1024 * 1024
 _LISTINGS = 5
 
@@ -128,7 +125,7 @@ def _without_content(
 ) -> Iterator[ObjectVerdict]:
     """Yield the verdicts on everything below the table that is no object to open."""
     yield from (_unreadable(path, "a folder that this user may not read", forms) for path in unreadable)
-    yield from (_unreadable(path, "a link, which may lead anywhere", forms) for path in store.links())
+    yield from (_unreadable(path, "a link, which may lead anywhere, or no file", forms) for path in store.links())
     yield from (_unreadable(path, "a key that is no path", forms) for path in store.odd_keys())
     yield from _in_empty_folders(store, forms, note, files)
 
@@ -221,7 +218,7 @@ def _identity(info: FileInfo) -> tuple[str, int, int, str | None]:
 
 def _method(path: str, data: bytes) -> Method:
     """Return how an object is searched. Raises ValueError for a format that may hide values."""
-    if _WITHOUT_VALUES.search(path) and data.startswith(_WITHOUT_VALUES_START):
+    if holds_no_value(path, data):
         return "bytes"
     if "\0" in text_of(data):
         raise ValueError("bytes of a format that is not known here")

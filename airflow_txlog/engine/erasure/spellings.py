@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.engine.erasure.needles import has_escapes
 
-_SHORTEST_PACKED = 11
+_SHORTEST_PACKED, _SHORTEST_CHARACTERS = 11, 5
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:?\d\d(?!\d)")
 _IDENTIFIER = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -64,6 +64,15 @@ def escaped(text: str) -> Iterator[str]:
         yield quote(quote(text, safe=safe))
     yield quote_plus(text)
     yield from _in_base64(text.encode())
+    yield from _in_digits(text.encode())
+
+
+def of_bytes(data: bytes) -> Iterator[str]:
+    """Yield bytes in base 64, as digits, and as one character for each, as the log names a partition."""
+    yield from _in_base64(data)
+    yield from _in_digits(data)
+    if len(data) >= _SHORTEST_CHARACTERS:
+        yield from escaped(data.decode("latin-1"))
 
 
 _OF_JSON = re.compile(r"""\\u([0-9A-Fa-f]{4})|\\([/"\\])""")
@@ -88,6 +97,13 @@ def match_anywhere(texts: pa.Array, pattern: str) -> bool:
     ends = pa.array([0, data.size], pa.int64()).buffers()[1]
     whole = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data])
     return bool(pc.match_substring_regex(whole, pattern, ignore_case=True)[0].as_py())
+
+
+def _in_digits(data: bytes) -> Iterator[str]:
+    """Yield bytes as hexadecimal digits, as SQL and logs show them."""
+    if 2 * len(data) >= _SHORTEST_PACKED:
+        yield data.hex()
+        yield data.hex().upper()
 
 
 def _in_base64(data: bytes) -> Iterator[str]:

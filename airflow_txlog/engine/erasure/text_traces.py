@@ -89,7 +89,9 @@ def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
     held = [any(each) for each in zip(*map(forms.holding, (texts, names)), strict=True)]
     found: list[Kind | None] = []
     for (keys, _), spellings, holds in zip(scalars, zip(texts, once, twice, strict=True), held, strict=True):
-        text, name = spellings[0], keys[-1] if keys else ""
+        # A member around it may name the column.
+        own = (key for key in reversed(keys) if key.lower() in forms.names)
+        text, name = spellings[0], next(own, keys[-1] if keys else "")
         is_bound = not _BOUNDS.isdisjoint(keys)
         if holds or any(forms.in_named_text(each, name) for each in spellings):
             found.append("statistic" if is_bound else "value")

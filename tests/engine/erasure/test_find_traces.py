@@ -11,6 +11,7 @@ import os
 import struct
 import unicodedata
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -672,6 +673,77 @@ def test_an_object_that_cannot_be_read_does_not_pass(table: Table, harm: Callabl
     verdict = only(found_in(table))
     assert (verdict.verdict, verdict.path.startswith("stray")) == ("not readable", True)
     assert verdict.reason
+
+
+def test_a_pipe_is_no_file_and_does_not_pass(table: Table) -> None:
+    os.mkfifo(folder_of(table) / "pipe")
+    verdict = next(each for each in table.find_traces("email", [SUBJECT]) if each.path == "pipe")
+    assert verdict.verdict == "not readable"
+
+
+def sums(summed: int, count: int = 3) -> bytes:
+    return b"crc\0" + struct.pack(">i", summed) + bytes(4 * count)
+
+
+def vector(bitmap: bytes) -> bytes:
+    return struct.pack(">i", len(bitmap)) + bitmap + struct.pack(">I", zlib.crc32(bitmap))
+
+
+BITMAP = struct.pack("<IQ", 1681511377, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_readable"),
+    [
+        (".a.crc", sums(512), True),
+        (".a.crc", b"crc\0" + zlib.compress(SUBJECT.encode() * 9), False),
+        (".a.crc", sums(512) + b"\xff", False),
+        ("deletion_vector_{}.bin", b"\x01" + vector(BITMAP), True),
+        ("deletion_vector_{}.bin", b"\x01" + vector(BITMAP) + vector(BITMAP), True),
+        ("deletion_vector_{}.bin", b"\x01" + zlib.compress(SUBJECT.encode() * 9), False),
+        ("deletion_vector_{}.bin", b"\x01" + vector(BITMAP) + zlib.compress(SUBJECT.encode()), False),
+        ("deletion_vector_{}.bin", b"\x01" + vector(zlib.compress(SUBJECT.encode())), False),
+        ("deletion_vector_{}.bin", b"\x01" + vector(BITMAP)[:-1] + b"\xff", False),
+    ],
+)
+def test_a_format_without_values_is_known_by_all_of_its_bytes(
+    table: Table, name: str, data: bytes, *, is_readable: bool
+) -> None:
+    (folder_of(table) / name.format(uuid.UUID(int=1))).write_bytes(data)
+    assert [verdict.verdict for verdict in found_in(table).values()] == ([] if is_readable else ["not readable"])
+
+
+@pytest.mark.parametrize("spell", [bytes.hex, lambda data: data.hex().upper()], ids=["lower", "upper"])
+def test_a_value_in_hexadecimal_digits_is_found(table: Table, spell: Callable[[bytes], str]) -> None:
+    (folder_of(table) / "notes").write_text(f"X'{spell(SUBJECT.encode())}'")
+    assert only(found_in(table)).verdict == "found"
+
+
+KEY = b"\x00\xfe\x81subject"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"X'{KEY.hex().upper()}'",
+        KEY.hex(),
+        base64.b64encode(b"x" + KEY + b"yz").decode(),
+        json.dumps({"key": KEY.decode("latin-1")}),
+    ],
+    ids=["SQL", "digits", "base 64", "partition"],
+)
+def test_a_key_of_bytes_is_found_as_texts_spell_it(tmp_path: Path, text: str) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("key", pa.binary())]))
+    (tmp_path / "t" / "notes").write_text(text)
+    assert only(found_in(table, [KEY], "key")).verdict == "found"
+    assert found_in(table, [KEY[::-1]], "key") == {}
+
+
+def test_a_number_counts_below_a_member_that_names_the_column(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("number", pa.int64())]))
+    (tmp_path / "t" / "a.json").write_text('{"number": {"value": 77123}}')
+    (tmp_path / "t" / "b.json").write_text('{"size": {"value": 77123}}')
+    assert set(found_in(table, [77123], "number")) == {"a.json"}
 
 
 def test_a_link_that_comes_meanwhile_is_not_readable(table: Table) -> None:
