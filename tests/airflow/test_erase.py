@@ -48,6 +48,7 @@ pytestmark = pytest.mark.airflow
 def key(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
     monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
 
 
 def erase(tmp_path: Path, tables: Any, **arguments: Any) -> dict[str, Any]:

@@ -39,6 +39,7 @@ REQUESTS = {"r-1": [ANNA], "r-2": [BORIS, CHLOE], "r-3": [NEVER]}
 def key(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
     monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
 
 
 def rows(*emails: str) -> pa.Table:
