@@ -20,9 +20,9 @@ from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
 from airflow_txlog.engine.erasure.former_names import with_former_names
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.many_files import PARALLELISM
 from airflow_txlog.engine.staged_changes import staged_snapshot

@@ -8,9 +8,9 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
 from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.locations import PLAIN
 from tests.helpers.delta_spark import DeltaSpark
 from tests.helpers.jobs import committed, run

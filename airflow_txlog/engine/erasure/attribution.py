@@ -23,11 +23,11 @@ from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.digests import canonical_forms
 from airflow_txlog.engine.erasure.former_names import with_former_names
-from airflow_txlog.engine.erasure.forms import MARK, Forms
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verdict_on
 from airflow_txlog.engine.erasure.parquet_traces import values_in_rows
-from airflow_txlog.engine.erasure.plain import is_text
 from airflow_txlog.engine.erasure.traces import Trace
+from airflow_txlog.engine.erasure.values.forms import MARK, Forms
+from airflow_txlog.engine.erasure.values.plain import is_text
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidInput

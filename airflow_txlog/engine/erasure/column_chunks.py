@@ -28,9 +28,9 @@ from airflow_txlog.datafiles.parquet.thrift import (
     integer_of,
 )
 from airflow_txlog.engine.erasure.bloom import BloomFilter
-from airflow_txlog.engine.erasure.forms import Forms
-from airflow_txlog.engine.erasure.plain import Plain, plain_array, plain_type, plain_values
 from airflow_txlog.engine.erasure.traces import Kind, Trace
+from airflow_txlog.engine.erasure.values.forms import Forms
+from airflow_txlog.engine.erasure.values.plain import Plain, plain_array, plain_type, plain_values
 
 # Numbers of fields in parquet.thrift: of a column chunk, and of its metadata.
 META_DATA, INDEX_OFFSET, INDEX_LENGTH = 3, 6, 7

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US
-from airflow_txlog.engine.erasure.plain import is_bytes, plain_array
+from airflow_txlog.engine.erasure.values.plain import is_bytes, plain_array
 from airflow_txlog.errors import InvalidInput
 
 SHORTEST_KEY = 32

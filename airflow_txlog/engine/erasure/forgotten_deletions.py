@@ -31,9 +31,9 @@ from airflow_txlog.engine.commit.content.remembered_deletions import (
 from airflow_txlog.engine.commit.content.watermarks import NO_TOMBSTONES
 from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES as APPLICATION
 from airflow_txlog.engine.delta_table import DeltaTable
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, verdict_on
 from airflow_txlog.engine.erasure.parquet_traces import batches_without_values
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CommitConflict
 from airflow_txlog.storage import StoreReference

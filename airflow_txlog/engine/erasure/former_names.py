@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from airflow_txlog.engine.delta_table import DeltaTable
-from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.actions import UNREADABLE, Metadata, decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.segment import look

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, signed
-from airflow_txlog.engine.erasure.forms import Forms
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.table.snapshot.scan import read_rows
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot

@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from airflow_txlog.datafiles.parquet.reading import DataFile, with_content
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
 from airflow_txlog.engine.erasure.plain_formats import holds_no_value
 from airflow_txlog.engine.erasure.text_traces import MOST_TEXT_BYTES, decompressed, text_of, traces_in_text
 from airflow_txlog.engine.erasure.traces import Trace
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.locations import is_absolute

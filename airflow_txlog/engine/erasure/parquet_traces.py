@@ -41,10 +41,10 @@ from airflow_txlog.engine.erasure.column_chunks import (
     top_level,
     traces_in_chunk,
 )
-from airflow_txlog.engine.erasure.forms import Forms, is_of_statistics
-from airflow_txlog.engine.erasure.plain import plain_array, plain_type
 from airflow_txlog.engine.erasure.text_traces import kinds_of_texts, text_of
 from airflow_txlog.engine.erasure.traces import Kind, Trace
+from airflow_txlog.engine.erasure.values.forms import Forms, is_of_statistics
+from airflow_txlog.engine.erasure.values.plain import plain_array, plain_type
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 
 # Numbers of fields in parquet.thrift: of the file, and of a row group.

@@ -30,8 +30,8 @@ from airflow_txlog.engine.checkpointing import (
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.described_files import DESCRIBED, described
 from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, ObjectVerdict, verdict_on
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.columns import TOMBSTONES
 from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, commit_name, parse_name

@@ -21,7 +21,7 @@ from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, re
 from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, signed
 from airflow_txlog.engine.erasure.former_names import struct_paths
 from airflow_txlog.engine.erasure.ledger import ErasedSubjects, Ledger
-from airflow_txlog.engine.erasure.plain import plain_array
+from airflow_txlog.engine.erasure.values.plain import plain_array
 from airflow_txlog.engine.log.actions import Add, Cdc, Metadata
 from airflow_txlog.engine.log.columns import adds_to_table, table_to_adds
 from airflow_txlog.engine.log.paths import canonical_path

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.traces import Kind, Trace
+from airflow_txlog.engine.erasure.values.forms import Forms
 
 _BOUNDS = frozenset(("minValues", "maxValues"))
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")

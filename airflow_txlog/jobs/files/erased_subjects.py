@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.erasure.digests import DigestKey
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger
 from airflow_txlog.engine.erasure.returns import Incoming, ReturnGuard, Returning
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.errors import LedgerKeyMissing
 from airflow_txlog.jobs.context import LogContext

@@ -22,10 +22,10 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.checkpointing import named_sidecars
 from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
 from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.object_verdicts import Held, ObjectVerdict
 from airflow_txlog.engine.erasure.readable_versions import ended, readable_versions
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.paths import canonical_paths

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.errors import SubjectReturns
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import PLAIN

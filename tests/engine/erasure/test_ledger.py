@@ -17,9 +17,9 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.digests import DigestKey
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger, recorded_in
 from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.errors import CorruptDataFile, CorruptTable, LedgerKeyMissing, SubjectReturns, TableNotFound
 from airflow_txlog.locations import PLAIN
 from tests.helpers.rows import append, stage

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine.erasure import needles
-from airflow_txlog.engine.erasure.needles import Needles
+from airflow_txlog.engine.erasure.values.needles import Needles
 
 
 def expected(strings: list[bytes], texts: list[bytes]) -> set[int]:

@@ -19,9 +19,9 @@ from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Table, Transaction
 from airflow_txlog.engine.commit import transaction
 from airflow_txlog.engine.erasure.digests import DigestKey
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
 from airflow_txlog.engine.erasure.returns import ReturnGuard
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.jobs.operations import erase as erase_job
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.locations import PLAIN

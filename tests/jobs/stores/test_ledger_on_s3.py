@@ -10,8 +10,8 @@ import pytest
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
-from airflow_txlog.engine.erasure.forms import Forms
 from airflow_txlog.engine.erasure.ledger import Ledger, create_ledger
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.locations import Access
 from tests.helpers import s3

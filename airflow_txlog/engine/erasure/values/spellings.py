@@ -19,7 +19,7 @@ from urllib.parse import quote, quote_plus, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.erasure.needles import has_escapes
+from airflow_txlog.engine.erasure.values.needles import has_escapes
 
 _SHORTEST_PACKED, _SHORTEST_CHARACTERS = 11, 5
 

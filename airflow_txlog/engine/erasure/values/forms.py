@@ -20,9 +20,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.erasure.equivalents import equivalents
-from airflow_txlog.engine.erasure.needles import Needles
-from airflow_txlog.engine.erasure.plain import (
+from airflow_txlog.engine.erasure.values.equivalents import equivalents
+from airflow_txlog.engine.erasure.values.needles import Needles
+from airflow_txlog.engine.erasure.values.plain import (
     Plain,
     is_bytes,
     is_long_prefix,
@@ -31,7 +31,7 @@ from airflow_txlog.engine.erasure.plain import (
     plain_values,
     with_prefix,
 )
-from airflow_txlog.engine.erasure.spellings import (
+from airflow_txlog.engine.erasure.values.spellings import (
     WORDS,
     as_pattern,
     escaped,
