@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.erasure import needles
+from airflow_txlog.engine.erasure.values import needles
 from airflow_txlog.engine.erasure.values.needles import Needles
 
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
-from airflow_txlog.engine.erasure import equivalents as equivalents_module
 from airflow_txlog.engine.erasure.attribution import Attribution, Requests
 from airflow_txlog.engine.erasure.object_verdicts import verdict_on
+from airflow_txlog.engine.erasure.values import equivalents as equivalents_module
 from airflow_txlog.engine.erasure.values.equivalents import MOST_SPELLINGS, equivalents
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.names import commit_name
