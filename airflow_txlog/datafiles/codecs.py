@@ -78,12 +78,12 @@ class _Binary(Codec):
     def write(self, value: bytes) -> str:
         try:
             return value.decode()
-        except UnicodeDecodeError as error:
+        except UnicodeDecodeError:
             raise SchemaMismatch(
                 f"Bytes that are not UTF-8 ({len(value)} of them) cannot be a partition value: partition values are "
                 "text, so no reader would give them back. Partition by another column, or encode it (hex, base64) as "
                 "a string."
-            ) from error
+            ) from None
 
     def read(self, text: str) -> bytes:
         return text.encode()

@@ -46,15 +46,15 @@ def partition_string(array: pa.Array | pa.ChunkedArray) -> list[str | None]:
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     try:
         plain = codec.plain_of(encoded.dictionary).to_pylist()
-    except pa.ArrowInvalid as error:
-        # Arrow's text quotes the value.
-        raise SchemaMismatch(f"A partition value of type {kind} does not fit microseconds.") from error
-    except UnicodeDecodeError as error:
+    except pa.ArrowInvalid:
+        # Arrow's text quotes the value, and a traceback shows the text of a cause.
+        raise SchemaMismatch(f"A partition value of type {kind} does not fit microseconds.") from None
+    except UnicodeDecodeError:
         # Its own text quotes the value.
         raise SchemaMismatch(
             "A text that is not UTF-8 cannot be a partition value: the log is UTF-8, so no reader would give it back. "
             "Partition by another column, or put make_valid_utf8(…) or hex(…) around it in the source's query."
-        ) from error
+        ) from None
     distinct = [None if value is None else codec.write(value) or None for value in plain]
     return [None if index is None else distinct[index] for index in encoded.indices.to_pylist()]
 

@@ -306,11 +306,12 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
             pyarrow.csv.ParseOptions(delimiter=csv.delimiter, double_quote=False, ignore_empty_lines=False),
             pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(columns.names, pa.string()), check_utf8=False),
         )
-    except pa.ArrowInvalid as error:
+    except pa.ArrowInvalid:
+        # Its text quotes the line, and a traceback shows the text of a cause.
         if csv.is_strict:
             marks = pc.count_substring(pc.replace_substring_regex(lines, '"[^"]*"', ""), csv.delimiter)
-            raise UnfitRow(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from error
-        raise Uncertain("a line has another number of values than the schema has columns") from error
+            raise UnfitRow(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from None
+        raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)
 
@@ -331,10 +332,10 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
     if pattern is not None and _all(pc.match_substring_regex(array, f"^(?:{pattern})$")):
         try:
             return array.cast(kind)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowInvalid:
             # A number beyond its type, or no day of a calendar.
             if csv.is_strict:
-                raise UnfitRow(_first_not_cast(array, kind), field.name, name) from error
+                raise UnfitRow(_first_not_cast(array, kind), field.name, name) from None
     if csv.is_strict and possible is not None:
         fits = pc.match_substring_regex(array, f"^(?:{possible})$")
         if not _all(fits):

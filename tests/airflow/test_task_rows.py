@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ from airflow_txlog.errors import (
     InvalidJobSpec,
     JobError,
     KeysNotFound,
+    PartitionMismatch,
     SchemaMismatch,
 )
 from airflow_txlog.hooks import identity
@@ -350,6 +352,33 @@ def test_an_index_of_pandas_with_the_name_of_a_column_is_a_schema_mismatch(task:
     with pytest.raises(SchemaMismatch, match=r"same name: \['id'\].*reset_index") as caught:
         task.run(lambda hook: hook.append(table, frame))
     assert caught.value.columns == ["id"]
+
+
+SECRET = 71_717_171_717
+UNFIT_VALUES = {
+    "two types in pandas": pd.DataFrame({"id": [1, f"secret-{SECRET}"], "day": ["a", "b"]}),
+    "too large a number": pa.table({"id": [1, SECRET], "day": ["a", "b"]}),
+    "a time beyond microseconds": pa.table({"at": pa.array([SECRET], pa.timestamp("ns")), "id": [1]}),
+    "a partition that is no text": pa.table({"id": [1], "day": pa.array([b"\xff71717171717"], pa.binary())}),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT_VALUES)
+def test_neither_a_message_nor_its_causes_quote_a_value(task: Task, table: str, name: str) -> None:
+    """A traceback shows the causes, too, and the texts of Arrow's quote values."""
+    columns = {"id": pa.int32(), "day": pa.binary() if "no text" in name else pa.string(), "at": pa.timestamp("us")}
+    Table.create(table, pa.schema(columns), partition_by=["day"])
+    with pytest.raises(SchemaMismatch) as caught:
+        task.run(lambda hook: hook.append(table, UNFIT_VALUES[name]))
+    assert "71717171717" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_row_outside_of_the_partitions_is_refused_without_its_value(task: Task, table: str) -> None:
+    task.run(lambda hook: hook.append(table, ROWS, partition_by=["day"]))
+    with pytest.raises(PartitionMismatch, match=r"a partition of day that .* does not accept") as caught:
+        task.run(lambda hook: hook.overwrite(table, ROWS, partition_predicate="day = 'a'"))
+    assert caught.value.partition == {"day": "b"}
+    assert "'b'" not in str(caught.value)
 
 
 def test_new_columns_need_schema_evolution(task: Task, table: str) -> None:

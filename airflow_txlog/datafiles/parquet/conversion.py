@@ -104,9 +104,9 @@ def convert_array(array: pa.Array, wanted: pa.DataType, column: str, source: Val
         if pa.types.is_map(wanted):
             return _map(array, wanted, column, source)
         return _leaf(array, wanted, column, source)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        # Arrow's text quotes the value.
-        raise ColumnMismatch(column, array.type, wanted, "a value would not fit") from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        # Arrow's text quotes the value, and a traceback shows the text of a cause.
+        raise ColumnMismatch(column, array.type, wanted, "a value would not fit") from None
 
 
 def _constant(value: pa.Scalar, field: pa.Field, length: int) -> pa.Array:
@@ -193,10 +193,10 @@ def _leaf(array: pa.Array, wanted: pa.DataType, column: str, source: ValueSource
         # Through integers, so that no zone is ever applied: both sides count from the same epoch.
         try:
             in_unit = array.cast(pa.timestamp(wanted.unit, tz=kind.tz))
-        except pa.ArrowInvalid as error:
+        except pa.ArrowInvalid:
             if kind.unit != "ns":
                 raise
-            raise ColumnMismatch(column, kind, wanted, _NANOSECONDS) from error
+            raise ColumnMismatch(column, kind, wanted, _NANOSECONDS) from None
         return in_unit.cast(pa.int64()).cast(wanted)
     if not source.keeps_values(kind, wanted):
         raise ColumnMismatch(column, kind, wanted, "the types do not match")

@@ -344,13 +344,13 @@ def _stream_of_pandas(frame: Any) -> tuple[pa.Schema, Callable[[], Iterator[pa.R
 def _type_of(name: str, column: Any) -> pa.DataType:
     try:
         found: pa.DataType = pa.array(column, from_pandas=True).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        # Arrow's text quotes the value.
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        # Arrow's text quotes the value, and a traceback shows the text of a cause.
         raise SchemaMismatch(
             f"The pandas column {name!r} ({column.dtype}) has values that no single Arrow type holds. Convert it, for "
             "example by .astype(str). Nothing was staged.",
             columns=[name],
-        ) from error
+        ) from None
     return found
 
 

@@ -200,12 +200,12 @@ class Partitions:
         """Raise PartitionMismatch for the first tuple for which the accepted scope `text` is not TRUE."""
         for entry, is_inside in zip(tuples, self.accepted(text, tuples), strict=True):
             if not is_inside:
-                partition = dict(zip(self.columns, entry, strict=True))
                 raise PartitionMismatch(
-                    f"{self._context.root}: a row belongs to the partition {partition}, which partition_predicate "
-                    f"{text!r} does not accept. Nothing was committed.",
+                    f"{self._context.root}: a row of the source or of the change lies in a partition of "
+                    f"{', '.join(self.columns)} that {text!r} does not accept. Nothing was committed. Filter the "
+                    "source, or accept more partitions.",
                     table=self._context.root,
-                    partition=partition,
+                    partition=dict(zip(self.columns, entry, strict=True)),
                 )
 
     def accepted(self, text: str, tuples: Sequence[Tuple]) -> list[bool]:
