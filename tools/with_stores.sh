@@ -120,6 +120,9 @@ osd pool default pgp num = 8
 osd crush chooseleaf type = 0
 mon allow pool size one = true
 mon warn on pool no redundancy = false
+# By default the server ends where less than a twentieth of the disk is free.
+mon data avail crit = 0
+mon data avail warn = 0
 public addr = 127.0.0.1
 cluster addr = 127.0.0.1
 run dir = $work/run
