@@ -276,6 +276,10 @@ def test_the_figures_of_a_run_become_tables_and_charts(tmp_path: Path) -> None:
         "| append | 0.5 | 1.00 |  |  |  |",
     ]
     assert list(performance_page.compared(LINES, workers=2)) == ["merge"]
+    on_s3 = {"case": "s3-open", "delay_ms": 20.0, "ours_s": 0.04, "ratio_by_round": 0.9, "ours_requests": 5}
+    assert performance_page.plain_table([on_s3], performance_page.S3).splitlines()[2:] == [
+        "| s3-open | 20 | 0.04 | 0.9 |  | 5 |  |"
+    ]
     grown = performance_page.growth(LINES)
     assert performance_page.growth_table(grown).splitlines()[2:] == ["| 1 | 10 | 2 | 5 |", "| 4 | 40 | 8 | 5.5 |"]
     for drawn in (performance_page.chart(cases), performance_page.growth_chart(grown)):

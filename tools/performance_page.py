@@ -19,7 +19,10 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, CHART, GROWTH = (ROOT / "docs" / name for name in ("performance.md", "performance.svg", "growth.svg"))
+_NAMES = ("performance.md", "performance.svg", "growth.svg", "statements.svg")
+PAGE, CHART, GROWTH, STATEMENTS = (ROOT / "docs" / name for name in _NAMES)
+# The kinds of tables of tests/benchmarks/statements.py: their cases have a table and a chart of their own.
+SHAPES = ("tpch", "nested", "wide", "partitions", "tiny", "mixed", "columns")
 COLOURS = {"pyspark": "#4878a8", "pyspark-antijoin": "#86aed4", "deltalake": "#d98841", "delta-spark": "#6a9f58"}
 PEERS = tuple(COLOURS)
 # The chart's width, its left margin, the height of a bar, and the ratios at its edges.
@@ -45,7 +48,7 @@ def table(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
     return "\n".join(rows)
 
 
-def chart(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
+def chart(cases: dict[str, dict[str, dict[str, Any]]], key: str = "ratio_by_round") -> str:
     """Draw a bar for each case and peer on a scale of powers of two; left of the line at 1 we are faster."""
 
     def at(ratio: float) -> float:
@@ -57,7 +60,7 @@ def chart(cases: dict[str, dict[str, dict[str, Any]]]) -> str:
         middle = f"{y + BAR * len(peers) / 2 + 4:.0f}"
         parts.append(f'<text x="{LEFT - 10}" y="{middle}" text-anchor="end">{escape(case)}</text>')
         for peer, line in peers.items():
-            ratio = float(line["ratio_by_round"])
+            ratio = float(line[key])
             start, end = sorted((at(1.0), at(ratio)))
             size = f'x="{start:.1f}" y="{y}" width="{max(end - start, 1):.1f}" height="{BAR - 2}"'
             title = f"<title>{escape(case)}, {peer}: {ratio:.2f}</title>"
@@ -163,6 +166,24 @@ def plain_table(lines: list[dict[str, Any]], columns: dict[str, str]) -> str:
     return "\n".join(rows)
 
 
+STATEMENT = {
+    "case": "case",
+    "scale": "`SCALE`",
+    "peer": "peer",
+    "ours_s": "ours, s",
+    "ratio_by_round": "of its time",
+    "ours_cpu_s": "ours, CPU s",
+    "cpu_ratio": "of its CPU time",
+}
+S3 = {
+    "case": "case",
+    "delay_ms": "added to a request, ms",
+    "ours_s": "ours, s",
+    "ratio_by_round": "of `deltalake`'s time",
+    "cpu_ratio": "of its CPU time",
+    "ours_requests": "our requests",
+    "peer_requests": "its requests",
+}
 HEAVY = {
     "case": "case",
     "ours_s": "ours, s",
@@ -184,7 +205,13 @@ TASK = {
 
 def main(files: list[Path]) -> None:
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    if cases := compared(lines):
+    statements = [line for line in lines if str(line["case"]).partition("-")[0] in SHAPES and line.get("cpu_ratio")]
+    if found := compared(statements):
+        put("statements", plain_table([each for peers in found.values() for each in peers.values()], STATEMENT))
+        STATEMENTS.write_text(chart(found, "cpu_ratio"))
+    if on_s3 := [line for line in lines if str(line["case"]).startswith("s3-") and line.get("ratio_by_round")]:
+        put("s3", plain_table(on_s3, S3))
+    if cases := compared([line for line in lines if line not in statements and line not in on_s3]):
         put("figures", f"{machine()}\n\n{table(cases)}")
         CHART.write_text(chart(cases))
     for workers in (1, 2):

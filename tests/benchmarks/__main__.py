@@ -624,6 +624,10 @@ def equal_tables(expected: Any) -> Callable[[str, Any], None]:
 
 
 def main() -> None:
+    from airflow_txlog.process.arrow_memory import spare_memory
+
+    # As in a job's own process.
+    spare_memory()
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
         "--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES, GROWTH, ERASURE], default=list(CASES)
