@@ -20,7 +20,6 @@ from airflow_txlog.errors import (
     TxlogError,
     UnsupportedFeature,
 )
-from airflow_txlog.hooks.erasure_checks import check_folder, check_sources, check_subjects
 from airflow_txlog.hooks.erasure_report import PublishedReport, publish_reports, signing_key, time_of_report
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.hooks.work_key import records_key
@@ -195,6 +194,9 @@ class ErasureOperator(ManyJobsOperator):
         Raises InvalidJobSpec for wrong arguments, UnknownColumn for a column that a table lacks, the errors of
         `signing_key`, and those of the store for a folder of the report that cannot be written.
         """
+        # Here: parsing a DAG imports no engine.
+        from airflow_txlog.hooks.erasure_checks import check_folder, check_sources, check_subjects
+
         self.check_arguments()
         if self.signing_conn_id is not None:
             signing_key(self.signing_conn_id)
