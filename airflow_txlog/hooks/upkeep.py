@@ -15,7 +15,6 @@ from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.wording import plural, size_text
 from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.runners import run_unless_done
-from airflow_txlog.storage import open_folder
 
 if TYPE_CHECKING:
     from airflow_txlog.hooks.txlog import TxlogHook
@@ -77,6 +76,9 @@ def find_tables(hook: TxlogHook, places: Sequence[str], argument: str = "tables"
 
 
 def _tables_at(hook: TxlogHook, uri: str) -> Iterator[str]:
+    # Here: parsing a DAG imports no store.
+    from airflow_txlog.storage import open_folder
+
     store = open_folder(uri, hook.access)
     if store.list(_LOG):
         yield uri
