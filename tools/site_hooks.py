@@ -166,6 +166,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri.startswith((OUTSIDE, "decisions/", "reference/")):
         # Guides come first among the results of a search.
         page.meta.setdefault("search", {}).setdefault("boost", 0.2)
+    if page.file.src_uri == "operators/shared.md":
+        # What holds for every operator comes before the guides to one task.
+        page.meta.setdefault("search", {}).setdefault("boost", 1.5)
     if page.file.src_uri in ALONE:
         page.meta.setdefault("hide", []).append("navigation")
     if page.file.src_uri.startswith(("operators/", "troubleshooting")):

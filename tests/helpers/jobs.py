@@ -126,6 +126,7 @@ def run(
     spark_conf: dict[str, str] | None = None,
     storage_options: dict[str, Any] | None = None,
     key: str | None = KEY,
+    records_key: str | None = None,
     unrestricted: tuple[str, ...] = (),
     limits: Limits = USUAL,
     allow_absolute_paths: bool = False,
@@ -149,6 +150,7 @@ def run(
         storage_options=storage_options or {},
         allow_absolute_paths=allow_absolute_paths,
         saved_work_key=key if application is not None else None,
+        records_key=records_key,
         unrestricted=unrestricted,
         publish=publish,
     )

@@ -193,7 +193,7 @@ def test_an_object_that_a_killed_try_deleted_is_listed_by_the_next_and_once(tmp_
     while True:
         table = make_table(tmp_path / str(number), rows(SUBJECT, *OTHERS), rows(SUBJECT, *OTHERS), properties=VECTORS)
         reports = tmp_path / f"reports-{number}"
-        more = {"report_uri": str(reports), "request_id": "r-1", "log": lambda line: None}
+        more = {"report_uri": str(reports), "request_id": "r-1", "log": lambda line: None, "records_key": "ab" * 32}
         before = {str(path.relative_to(folder_of(table))) for path in folder_of(table).rglob("*.parquet")}
         if not _killed_at(number, lambda table=table, more=more: erase(table, **more)):
             break
