@@ -14,7 +14,7 @@ from airflow_txlog.cli.usage import UsageError, hook_of, uri_of
 from airflow_txlog.contract.erasure.check_report import Checked, check, lines_of
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of_texts
 from airflow_txlog.hooks.digest_keys import digest_keys
-from airflow_txlog.hooks.erasure_report import public_key_of, signing_key
+from airflow_txlog.hooks.erasure.published_report import public_key_of, signing_key
 
 if TYPE_CHECKING:
     from argparse import Namespace

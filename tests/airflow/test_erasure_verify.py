@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_txlog.cli.erasure import verify_report
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec, UnknownColumn
-from airflow_txlog.hooks.erasure_report import public_key_of, signing_key
+from airflow_txlog.hooks.erasure.published_report import public_key_of, signing_key
 from airflow_txlog.operators import DeltaErasureVerifyOperator, files
 from tests.helpers.jobs import application, committed, run
 from tests.helpers.rows import make_table

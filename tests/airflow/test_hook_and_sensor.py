@@ -17,7 +17,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptTable, InvalidInput, InvalidJobSpec, TableNotFound
 from airflow_txlog.hooks.digest_keys import digest_keys
-from airflow_txlog.hooks.erasure_report import signing_key
+from airflow_txlog.hooks.erasure.published_report import signing_key
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator
 from airflow_txlog.operators.restore import DeltaRestoreOperator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -11,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, Times, check_request_id
 from airflow_txlog.contract.operations import Operation, VerifyErasure
-from airflow_txlog.contract.wording import plural
 from airflow_txlog.errors import (
-    ErasureIncomplete,
     InvalidInput,
     InvalidJobSpec,
     TableError,
     TxlogError,
     UnsupportedFeature,
 )
-from airflow_txlog.hooks.erasure_report import PublishedReport, publish_reports, signing_key, time_of_report
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.hooks.work_key import records_key
 from airflow_txlog.locations import shown
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_txlog.contract.job import JobSpec
     from airflow_txlog.hooks.txlog import TxlogHook
 
-# The requests that a log and an error name.
+# The requests that a log names.
 _MOST_NAMED = 20
 
 
@@ -195,7 +191,8 @@ class ErasureOperator(ManyJobsOperator):
         `signing_key`, and those of the store for a folder of the report that cannot be written.
         """
         # Here: parsing a DAG imports no engine.
-        from airflow_txlog.hooks.erasure_checks import check_folder, check_sources, check_subjects
+        from airflow_txlog.hooks.erasure.early_checks import check_folder, check_sources, check_subjects
+        from airflow_txlog.hooks.erasure.published_report import signing_key
 
         self.check_arguments()
         if self.signing_conn_id is not None:
@@ -326,7 +323,9 @@ class ErasureOperator(ManyJobsOperator):
 
     def reports(self, found: Mapping[str, Sequence[Findings]], times: Mapping[str, Times]) -> list[ErasureReport]:
         """Return the report of each request."""
-        tables = next(iter(found.values()))
+        from airflow_txlog.hooks.erasure.published_report import time_of_report
+
+        created, tables = time_of_report(), next(iter(found.values()))
         not_covered = self._not_covered([each.table for each in tables])
         return [
             ErasureReport(
@@ -335,16 +334,19 @@ class ErasureOperator(ManyJobsOperator):
                 times=times[request_id],
                 declared=self.declared or {},
                 not_covered=not_covered,
-                created=time_of_report(),
+                created=created,
             )
             for request_id, own in found.items()
         ]
 
     def published(self, reports: Sequence[ErasureReport]) -> dict[str, Any]:
         """Write the reports, and return the XCom. Raises ErasureIncomplete if one must be complete, and is not."""
+        from airflow_txlog.hooks.erasure.published_report import publish_reports
+        from airflow_txlog.hooks.erasure.written_report import WrittenReport, incomplete_one, incomplete_several
+
         folder = self.hook.table_uri(self.report_uri)
         written = list(publish_reports(self.hook, folder, reports, self.signing_conn_id))
-        results = [_Written(report, place) for report, place in zip(reports, written, strict=True)]
+        results = [WrittenReport(report, place) for report, place in zip(reports, written, strict=True)]
         for each in results[:_MOST_NAMED]:
             report = each.report
             state = "complete" if report.is_complete else "incomplete"
@@ -357,7 +359,9 @@ class ErasureOperator(ManyJobsOperator):
         if len(results) > 1:
             self.log.info("%d of %d reports are complete", len(results) - len(incomplete), len(results))
         if incomplete and self.require_complete:
-            raise _of_several(incomplete, len(results)) if self.requests is not None else _of_one(incomplete[0])
+            raise (
+                incomplete_one(incomplete[0]) if self.requests is None else incomplete_several(incomplete, len(results))
+            )
         if self.requests is None:
             return {"request_id": self.request_id, **results[0].entry, "public_key": written[0].public_key}
         days = [each.entry["recheck_on"] for each in results if each.entry["recheck_on"]]
@@ -388,60 +392,6 @@ class ErasureOperator(ManyJobsOperator):
         return self.published([])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Written:
-    """A report, and the places of its files."""
-
-    report: ErasureReport
-    place: PublishedReport
-
-    @property
-    def left(self) -> dict[str, int]:
-        return {each.table: each.num_left for each in self.report.tables if not each.is_complete}
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """What XCom has about it."""
-        return {
-            "complete": self.report.is_complete,
-            "report": self.place.uri,
-            "page": self.place.page_uri,
-            "left": self.left,
-            "recheck_on": next((each["on"] for each in self.report.rechecks), None),
-        }
-
-
 def _add(found: Mapping[str, list[Findings]], of_table: Mapping[str, Findings]) -> None:
     for request_id, findings in of_table.items():
         found[request_id].append(findings)
-
-
-def _of_one(written: _Written) -> ErasureIncomplete:
-    request_id, left, uri = written.report.request_id, written.left, written.place.uri
-    if not left:
-        return ErasureIncomplete(
-            f"Request {request_id} is not complete: every table is under a legal hold, so nothing was verified. The "
-            f"report {uri} names each. Erase them when the holds end.",
-            request_id=request_id,
-            report=uri,
-            left=left,
-        )
-    names = ", ".join(f"{table} ({plural(count, 'object')})" for table, count in left.items())
-    return ErasureIncomplete(
-        f"Request {request_id} is not complete: objects hold a subject, or could not be read, in "
-        f"{plural(len(left), 'table')}: {names}. The report {uri} names each. Erase what is left, and verify again.",
-        request_id=request_id,
-        report=uri,
-        left=left,
-    )
-
-
-def _of_several(incomplete: Sequence[_Written], count: int) -> ErasureIncomplete:
-    ids = [each.report.request_id for each in incomplete]
-    more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-    return ErasureIncomplete(
-        f"{len(ids)} of {plural(count, 'request')} are not complete: {', '.join(ids[:_MOST_NAMED])}{more}. Objects "
-        "hold a subject or could not be read, or every table is under a legal hold. The report of each request, in "
-        f"{incomplete[0].place.uri.rpartition('/')[0]}, names them. Erase what is left, and verify again.",
-        requests={each.report.request_id: {"report": each.place.uri, "left": each.left} for each in incomplete},
-    )
