@@ -111,7 +111,8 @@ def in_runs(
 def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_again: bool) -> Iterator[PlannedFile]:
     """Yield the same files; small ones of a remote store are fetched while earlier ones are used, each by one request.
 
-    An error of a fetch is raised when the turn of its file comes.
+    A file that has its content already is not held back for later ones. An error of a fetch is raised when the turn of
+    its file comes.
     """
 
     def fetch(planned: PlannedFile) -> PlannedFile:
@@ -125,7 +126,8 @@ def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_agai
     try:
         for planned in files:
             size_bytes = planned.file.size_bytes or 0
-            if not planned.file.store.is_remote or planned.parts > 1:
+            is_held = planned.file.content is not None
+            if is_held or not planned.file.store.is_remote or planned.parts > 1:
                 waiting.append((0, partial(_itself, planned)))
             elif size_bytes > _FETCHED_BYTES:
                 # In its turn: two such files would take much memory.
@@ -133,7 +135,9 @@ def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_agai
             else:
                 waiting.append((size_bytes, pool.submit(fetch, planned).result))
                 waiting_bytes += size_bytes
-            while waiting and (waiting[0][0] == 0 or len(waiting) > _FETCHED_FILES or waiting_bytes > _FETCHED_BYTES):
+            while waiting and (
+                is_held or waiting[0][0] == 0 or len(waiting) > _FETCHED_FILES or waiting_bytes > _FETCHED_BYTES
+            ):
                 size_bytes, fetched = waiting.popleft()
                 waiting_bytes -= size_bytes
                 yield fetched()

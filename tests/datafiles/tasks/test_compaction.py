@@ -25,8 +25,10 @@ from airflow_txlog.datafiles.tasks.compaction import (
     CompactTask,
     ahead,
 )
+from airflow_txlog.datafiles.tasks.plans import planned_files
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, FileScan, report_of
 from airflow_txlog.errors import CorruptDataFile, TxlogError, UnsupportedFeature
+from airflow_txlog.storage import LocalStore
 from tests.helpers.files import bins_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
 
@@ -307,3 +309,40 @@ def test_reading_ahead_stops_with_its_reader() -> None:
     source.close()
     assert made[-1] == "closed"
     assert len(made) < 20
+
+
+class CountingStore(LocalStore):
+    """A remote store that tells which files it was asked for."""
+
+    is_remote = True
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.opened: list[str] = []
+
+    def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
+        self.opened.append(path)
+        return super().open_whole(path, size_bytes, is_read_again=is_read_again)
+
+
+def test_large_files_behind_a_small_one_are_fetched_in_their_turn(tmp_path: Path) -> None:
+    # Nine megabytes, of which no two should be in memory.
+    large = pa.table({"id": pa.array(range(1_200_000), pa.int64())})
+    tables = [large.slice(0, 100), *[large] * 4]
+    files = [
+        write(tmp_path / f"{number}.parquet", table, compression="NONE", use_dictionary=False)
+        for number, table in enumerate(tables)
+    ]
+    plan = plan_of_files(
+        *({"path": path.name, "size_bytes": path.stat().st_size, "segment": 0, "deleted": None} for path in files)
+    )
+    task = CompactTask(bins=bins_of(tmp_path, plan), layout=layout(tmp_path, large.schema))
+    store = CountingStore(str(tmp_path))
+    planned = list(planned_files(plan, store))
+    rows = task._rows(planned, compaction._CompactedFile(task.layout, store, planned[0], "attempt"))
+    assert next(rows).num_rows == 100
+    assert store.opened == ["0.parquet"]
+    assert next(rows).num_rows > 0
+    assert store.opened == ["0.parquet", "1.parquet"]
+    assert 100 + sum(batch.num_rows for batch in rows) > 4_000_000
+    assert sorted(store.opened) == [path.name for path in files]
