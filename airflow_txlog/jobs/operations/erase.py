@@ -34,7 +34,7 @@ from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.engine.upkeep.vacuum_plan import milliseconds
 from airflow_txlog.exactly_once.transactions import remove_saved_work
-from airflow_txlog.jobs.context import FixedTexts, JobContext
+from airflow_txlog.jobs.context import FixedTexts, JobContext, SavedInputs
 from airflow_txlog.jobs.files.erased_subjects import record_erasure
 from airflow_txlog.jobs.files.erasure_lists import (
     ErasureRecord,
@@ -339,7 +339,9 @@ class _Erasure:
         """Return this job as that of one step: it commits, logs and measures as the step's own."""
         spec = self._context.spec.replace(operation=operation)
         texts = FixedTexts(operation=operation, parameters=operation.bound_parameters)
-        step = dataclasses.replace(self._context, spec=spec, texts=texts)
+        self._context.has_inputs = True
+        # Keys that a step has written down are its own: Spark, and the next step, would look for them in vain.
+        step = dataclasses.replace(self._context, spec=spec, texts=texts, saved_inputs=SavedInputs())
         # Its inputs lie in the folder that is deleted after this job.
         step.job_id = self._context.job_id
         return step

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +24,11 @@ from airflow_txlog.engine import Table
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, folder_of, is_gone, rows
 from tests.helpers.depth import depth
-from tests.helpers.jobs import application, committed, error_of, run
+from tests.helpers.jobs import application, committed, error_of, run, tried_without_spark
 from tests.helpers.rows import make_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def erase(table: Table, *values: Any, column: str = "email", **more: Any) -> JobResult:
@@ -95,6 +98,29 @@ def test_keys_of_every_type_are_erased_also_where_they_name_partitions(
         committed(erase(table, key, column="key"))
         assert [each for each in table.find_traces("key", [key]) if not each.passes] == []
         assert sorted(table.to_arrow().column("n").to_pylist()) == [2, 2, 3, 3]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("value", [1.5, 0.0, -0.0])
+def test_a_step_that_goes_on_in_spark_finds_its_keys_again(tmp_path: Path, spark: SparkSession, value: float) -> None:
+    data = pa.table({"key": pa.array([0.0, -0.0, 1.5, 2.0, None]), "n": [0, 1, 2, 3, 4]})
+    table = make_table(tmp_path / "t", data, properties=VECTORS)
+    keys = {"column": "key", "values": encode_parameter([value], "keys")}
+    with tried_without_spark():
+        committed(run(spark, "erase", table, keys=keys, writer_hours=0))
+    assert table.to_arrow().column("key").to_pylist() == ([0.0, 0.0, 2.0, None] if value else [1.5, 2.0, None])
+    assert not list(folder_of(table).glob("txlog-inputs-*"))
+
+
+@pytest.mark.spark
+def test_a_step_of_an_erasure_that_fails_in_spark_leaves_no_keys(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", pa.table({"key": [1.5, 2.0], "n": [1, 2]}), properties=VECTORS)
+    (data,) = folder_of(table).glob("*.parquet")
+    data.write_bytes(b"PAR1")
+    keys = {"column": "key", "values": encode_parameter([1.5], "keys")}
+    with tried_without_spark():
+        error_of(run(spark, "erase", table, keys=keys, writer_hours=0))
+    assert not list(folder_of(table).glob("txlog-inputs-*"))
 
 
 def test_saved_work_and_staged_changes_of_others_wait_and_are_named(tmp_path: Path) -> None:
