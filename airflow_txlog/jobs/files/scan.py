@@ -95,6 +95,14 @@ class FilePlan:
             for count, vector in zip(records, vectors, strict=True)
         ]
 
+    def staying_row_counts(self) -> list[int | None]:
+        """Return the undeleted rows of each file outside of `positions`; None if the log does not count its rows."""
+        positions = self.table.column("positions").to_pylist()
+        return [
+            None if count is None else count - unpack(leaving).num_rows
+            for count, leaving in zip(self.live_row_counts(), positions, strict=True)
+        ]
+
     @property
     def size(self) -> dict[str, int]:
         """The numbers of `files` and `bytes`, and of undeleted `rows` if every file is counted."""

@@ -130,15 +130,17 @@ class RowOperation(ABC, Generic[P]):
 class StagedWork:
     """All files that are staged for this attempt's commit, by kind, and the files that leave for it.
 
-    `removed` (rows of a table `FILES`) includes those that are added again with one of the new `vectors`. `changes` are
-    files of change rows, which are no files of the table. `joined` are committed instead of the files at the paths
-    `parts`. `keeps_row_ids`: every moved row has its id of row tracking in its new file.
+    `removed` (rows of a table `FILES`) includes those that are added again with one of the new `vectors`.
+    `num_rewritten` of them are replaced by copies of their other rows. `changes` are files of change rows, which are no
+    files of the table. `joined` are committed instead of the files at the paths `parts`. `keeps_row_ids`: every moved
+    row has its id of row tracking in its new file.
     """
 
     copies: Sequence[StagedFile]
     images: Sequence[StagedFile]
     inserts: Sequence[StagedFile]
     removed: pa.Table
+    num_rewritten: int
     vectors: NewVectors
     changes: Sequence[StagedFile] = ()
     joined: Sequence[StagedFile] = ()
@@ -158,11 +160,6 @@ class StagedWork:
     @property
     def num_copied(self) -> int:
         return sum(file.num_records for file in self.copies) + sum(file.num_kept or 0 for file in self.images)
-
-    @property
-    def num_rewritten(self) -> int:
-        """The number of new files that replace one each."""
-        return len(self.copies) + sum(file.num_kept is not None for file in self.images)
 
     @property
     def num_inserted(self) -> int:

@@ -148,6 +148,8 @@ class _Staging(Generic[P]):
             images=images,
             inserts=inserts,
             removed=pa.concat_tables([prepared.whole, self._touched]),
+            num_rewritten=sum(len(each.inputs) for each in memory.segments if each.kind == COPY and each.files)
+            + sum(file.num_kept is not None for file in images),
             vectors=vectors,
             changes=[file for _, file in held if file.is_change],
             keeps_row_ids=self._row_ids is not None,
@@ -423,16 +425,20 @@ def _leaving_plan(missing: _Missing) -> FilePlan | None:
 
 
 def _check_joint(plan: FilePlan, staged: Sequence[StagedFile]) -> None:
-    """Raise JobError unless the files that replace those of the plan have all of their other rows."""
-    segments = plan.table.column("segment").to_pylist()
-    of_segments = set(segments)
-    counts = [count for count in plan.live_row_counts() if count is not None]
-    found = sum(file.num_records for file in staged if file.source is None and file.segment in of_segments)
-    if len(counts) == len(segments) and found != sum(counts) - plan.num_positions:
-        raise JobError(
-            f"Of {sum(counts) - plan.num_positions} rows that stay, {found} came out when tiny files were copied into "
-            "one. Nothing was committed, and what was staged is deleted. Report this as a bug."
-        )
+    """Raise JobError unless the files of each segment whose rows the log counts have all of its other rows."""
+    wanted: dict[int, int | None] = {}
+    for segment, count in zip(plan.table.column("segment").to_pylist(), plan.staying_row_counts(), strict=True):
+        before = wanted.get(segment, 0)
+        wanted[segment] = None if before is None or count is None else before + count
+    found: Counter[int | None] = Counter()
+    for file in staged:
+        found[file.segment] += file.num_records if file.source is None else 0
+    for segment, count in wanted.items():
+        if count is not None and found[segment] != count:
+            raise JobError(
+                f"Of {count} rows that stay, {found[segment]} came out when tiny files were copied into one. Nothing "
+                "was committed, and what was staged is deleted. Report this as a bug."
+            )
 
 
 def _values_by_key(numbers: Mapping[int, int]) -> list[int]:

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import JobResult
+from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.engine import Table
 from airflow_txlog.storage.limits import Limits
-from tests.helpers.jobs import committed, ever_live, files_on_disk, run, set_property, tried_without_spark
+from tests.helpers.jobs import committed, error_of, ever_live, files_on_disk, run, set_property, tried_without_spark
 from tests.helpers.racing import before_commit
 from tests.helpers.rows import stage
 
@@ -74,7 +75,7 @@ def test_tiny_files_are_copied_into_few(tmp_path: Path, operation: str, properti
     table = make(tmp_path, properties)
     result = change(table, operation, limits=LIMITS)
     assert found(table) == expected(operation)
-    assert result.files["removed"] == 2 * FILES
+    assert result.files["removed"] == result.files["rewritten"] == 2 * FILES
     assert table.snapshot().num_files <= 8
     assert result.metrics["numCopiedRows"] == 18 * FILES
     assert files_on_disk(table) <= ever_live(table)
@@ -136,3 +137,30 @@ def test_a_conflict_costs_the_group_of_the_changed_file_alone(tmp_path: Path, op
     staged = [int(line.split()[4]) for line in lines if line.startswith("staged")]
     assert 0 < staged[1] < staged[0]
     assert files_on_disk(table) <= ever_live(table)
+
+
+@pytest.mark.parametrize("fault", ["each group loses a row", "one group loses a row that another has twice"])
+@pytest.mark.parametrize("uncounted", [False, True])
+def test_a_group_that_came_out_with_other_rows_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, uncounted: bool
+) -> None:
+    table, really = make(tmp_path), CompactTask._rows
+    if uncounted:
+        path = tmp_path / "p=b" / "uncounted.parquet"
+        pq.write_table(pa.table({"id": [5_003, 5_004], "name": ["x", "y"]}), path)
+        tx = table.begin()
+        tx.add(path=f"p=b/{path.name}", partition_values={"p": "b"}, size=path.stat().st_size)
+        tx.commit("WRITE")
+
+    def rows(self: CompactTask, files: Any, output: Any) -> Iterator[pa.RecordBatch]:
+        made = really(self, files, output)
+        first = next(made)
+        loses = fault.startswith("each") or files[0].segment == 0
+        yield from [first.slice(1)] if loses else [first, first.slice(0, int(files[0].segment == 1))]
+        yield from made
+
+    monkeypatch.setattr(CompactTask, "_rows", rows)
+    before = files_on_disk(table)
+    error = error_of(run(None, "delete", table, predicate="id % 10 = 3", limits=LIMITS))
+    assert "rows that stay" in error["message"]
+    assert files_on_disk(table) == before
