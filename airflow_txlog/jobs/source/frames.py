@@ -240,7 +240,8 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     strict = StrictColumns({})
     if view.schema is not None and is_strict(view):
         given = given_columns(context.spark, view.schema)
-        strict = strict_columns(view, given)
+        has_bytes = context.executor.setting("spark.sql.json.enableExactStringParsing", "true").lower() == "true"
+        strict = strict_columns(view, given, has_bytes=has_bytes)
         columns = strict.read_as(given) if strict.fields else columns
     if columns is not None:
         reader = reader.schema(columns)

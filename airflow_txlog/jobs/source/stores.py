@@ -231,7 +231,9 @@ class _Read:
         if has_checked_header(self._view):
             expected = None if self._given is None else names_in_files(self._view, in_files.names)
             check_headers(self._view, [file.path for file in files], self._found.store.open_input, expected)
-        strict = strict_columns(self._view, in_files) if self._given is not None else StrictColumns({})
+        strict = StrictColumns({})
+        if self._given is not None:
+            strict = strict_columns(self._view, in_files, has_bytes=False)
         frames = []
         for values, members in (by_values or {(): []}).items():
             reader = self._reader(header="false").schema(strict.read_as(in_files))

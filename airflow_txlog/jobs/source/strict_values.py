@@ -2,8 +2,8 @@
 
 Spark removes commas from the text of a DECIMAL, cuts its decimals, and drops the time of day from the text of a DATE.
 Here it reads such columns as texts, and its own cast converts the texts that keep their meaning. The invariant: the
-rows are those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps
-are left to Spark's reader.
+rows are those that Spark's reader gives, or the job fails. Left to Spark's reader are the values inside of structs,
+arrays and maps, and the numbers of JSON whose text it would first print through a double.
 """
 
 from __future__ import annotations
@@ -60,12 +60,19 @@ class StrictColumns:
         return F.when(text.isNull() | is_exact, value).otherwise(refusal).alias(name, metadata=field.metadata)
 
 
-def strict_columns(view: FileView, schema: StructType) -> StrictColumns:
-    """Return the columns of a view that are converted here. An option for their format leaves them to Spark."""
+def strict_columns(view: FileView, schema: StructType, *, has_bytes: bool) -> StrictColumns:
+    """Return the columns of a view that are converted here. An option for their format leaves them to Spark.
+
+    `has_bytes`: Spark's reader has the bytes of the files, and not their lines as texts.
+    """
     options = options_of(view)
     kinds: list[type] = []
     if is_strict(view):
-        kinds += [] if "locale" in options else [DecimalType]
+        # Without the bytes of a line, Spark has no text of a number in JSON.
+        shows_numbers = view.format == "csv" or (
+            has_bytes and not {"encoding", "charset", "multiline"} & options.keys()
+        )
+        kinds += [DecimalType] if shows_numbers and "locale" not in options else []
         kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
     return StrictColumns({each.name: each for each in schema if isinstance(each.dataType, tuple(kinds))})
 

@@ -191,6 +191,13 @@ def test_a_value_of_a_store_s_file_that_does_not_fit_is_an_error(readers: Reader
     assert value not in str(caught.value)
 
 
+def test_a_decimal_of_json_in_a_store_keeps_its_digits(readers: Readers) -> None:
+    numbers = ("0.1234567890123456789", "12345678.25", "0.00012", "9876543210123456789.5")
+    readers.put({"in/a.json": "".join(f'{{"a": {text}}}\n' for text in numbers).encode()})
+    found = collect(readers.ours("json", "in/a.json", {}, "a DECIMAL(38, 19)"), "read")
+    assert sorted(found.column("a").to_pylist()) == sorted(map(decimal.Decimal, numbers))
+
+
 def test_a_header_of_a_store_s_file_is_compared(readers: Readers) -> None:
     readers.put({"in/a.csv": TWO_ROWS, "in/b.csv": b"name,id\n1,a\n"})
     for schema in ("id INT, name STRING", None):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,3 +154,18 @@ def test_the_line_is_that_of_the_text_of_a_compressed_file_of_many_blocks(tmp_pa
     )
     assert error["facts"]["line"] == number + 2
     assert not list(tmp_path.glob("t/**/*.parquet"))
+
+
+NUMBERS = ("0.1234567890123456789", "12345678.25", "0.00012", "9876543210123456789.5", '"-12.5"')
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("options", [{}, {"encoding": "UTF-8"}, {"multiLine": "true"}])
+def test_a_decimal_of_json_keeps_its_digits(tmp_path: Path, spark: SparkSession, options: dict[str, str]) -> None:
+    lines = "".join(f'{{"a": {text}}}\n' for text in NUMBERS)
+    text = f"[{','.join(lines.splitlines())}]" if "multiLine" in options else lines
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(text.encode()))
+    source = {"format": "json", "path": f"{tmp_path}/a.json.gz", "schema": "a DECIMAL(38, 19)", "options": options}
+    committed(run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark))
+    found = Table.open(str(tmp_path / "t")).to_arrow().column("a").to_pylist()
+    assert sorted(found) == sorted(Decimal(text.strip('"')) for text in NUMBERS)
