@@ -25,6 +25,7 @@ PASSING = (*READ_TO_THE_END, "deleted")
 LEFT = ("found", "statistic only", "not readable")
 VERIFIED: Final = "verified"
 OUT_OF_SCOPE: Final = "out of scope"
+NOT_ERASED: Final = "not erased"
 _DIGEST_DIGITS = 64
 
 Read = Callable[[str], bytes]
@@ -120,7 +121,7 @@ def _check_table(table: Mapping[str, Any], read: Read, found: Checked) -> None:
             found.problems.append(f"{name}: out of scope without a reason.")
         return
     if state != VERIFIED:
-        found.left.append(f"{name}: not verified ({table['reason']}).")
+        found.left.append(f"{name}: {state} ({table['reason']}).")
         return
     verdicts: Counter[str] = Counter()
     digests = table["digests"]

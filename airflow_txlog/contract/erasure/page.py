@@ -81,7 +81,10 @@ def _result(body: Mapping[str, Any]) -> Iterable[str]:
         text = "Every object below the tables was opened, and none holds a subject."
         yield f"<strong>Complete</strong><p>{text}</p>"
     else:
-        text = "Some objects hold a subject or could not be read, or a table was not verified. This proves no erasure."
+        text = (
+            "Some objects hold a subject or could not be read, or a table was not erased or not verified. "
+            "This proves no erasure."
+        )
         yield f"<strong>Not complete</strong><p>{text}</p>"
     yield f"<p>{_number(len(tables) - len(held), 'table')}, {_number(objects, 'object')}.</p>"
     if held:
@@ -111,6 +114,7 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield f'<h3 class="id">{escape(table["table"])}</h3>'
         if table["state"] != VERIFIED:
             yield f"<p>{escape(str(table['state'])).capitalize()}: {escape(str(table['reason']))}</p>"
+        if not table["num_objects"]:
             continue
         oldest = f"Oldest readable version: {_known(table['oldest_version'])}, newest: {table['version']}."
         yield f"<p>Subjects by the column <span class='id'>{escape(table['column'])}</span>. {oldest}</p>"

@@ -16,7 +16,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from airflow_txlog.contract.erasure.check_report import ALGORITHM, FORMAT, OUT_OF_SCOPE, PASSING, VERIFIED, canonical
+from airflow_txlog.contract.erasure.check_report import (
+    ALGORITHM,
+    FORMAT,
+    NOT_ERASED,
+    OUT_OF_SCOPE,
+    PASSING,
+    VERIFIED,
+    canonical,
+)
 from airflow_txlog.errors import InvalidInput
 
 MOST_SHOWN = 50
@@ -46,20 +54,24 @@ _WITHOUT_ERASURE = (
     "The log may still describe files that were deleted earlier by bounds of other columns: no erasure preceded this "
     "verification, so nothing shows which files held a subject."
 )
+_FAILED_ERASURE = (
+    "The log of a table that was not erased may still describe files that held a subject, by bounds of other columns."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The verdicts on the objects of one table.
 
-    `state`: "verified", "out of scope" (a legal hold) or "not verified", the last two with a `reason`. `left`: the
-    first objects that do not pass. `parts`: the lists of all objects, each with `name`, `sha256` and `num_objects`.
+    `state`: "verified"; or with a `reason` "out of scope" (a legal hold), "not verified", or "not erased", if the
+    erasure of the table has failed, whatever the verdicts are. `left`: the first objects that do not pass. `parts`: the
+    lists of all objects, each with `name`, `sha256` and `num_objects`.
     `steps`: what was done to the table before, each with its `name`, `version` and `at`.
     """
 
     table: str
     column: str
-    state: Literal["verified", "out of scope", "not verified"] = VERIFIED
+    state: Literal["verified", "out of scope", "not verified", "not erased"] = VERIFIED
     reason: str | None = None
     table_id: str | None = None
     version: int | None = None
@@ -154,6 +166,8 @@ class ErasureReport:
         """The data that a complete report vouches for, and the limits, for people."""
         verified = [each for each in self.tables if each.state == VERIFIED]
         is_erased = bool(verified) and all(each.steps for each in verified)
+        if any(each.state == NOT_ERASED for each in self.tables):
+            return [*_SCOPE, _FAILED_ERASURE]
         return [*_SCOPE, _AFTER_ERASURE if is_erased else _WITHOUT_ERASURE]
 
     def body(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.exceptions import AirflowRescheduleException
 
-from airflow_txlog.contract.erasure.check_report import VERIFIED
+from airflow_txlog.contract.erasure.check_report import NOT_ERASED, VERIFIED
 from airflow_txlog.contract.erasure.report import Findings, Times
 from airflow_txlog.contract.operations import Erase, Operation
 from airflow_txlog.contract.wording import summary_lines
@@ -69,6 +69,7 @@ class DeltaEraseOperator(ErasureOperator):
         self.deadline = deadline
         self.cut_log = cut_log
         self.writer_hours = writer_hours
+        self._not_erased: dict[str, str] = {}
         self.check_literals()
 
     def check_arguments(self) -> None:
@@ -107,7 +108,10 @@ class DeltaEraseOperator(ErasureOperator):
             records = {table: [run["name"] for run in each["runs"]] for table, each in done.items()}
             verified = self.verified(context, records)
             found = {
-                request_id: [_with_erasure(each, done.get(each.table), request_id) for each in tables]
+                request_id: [
+                    self._not_complete(table, _with_erasure(each, done.get(each.table), request_id))
+                    for table, each in zip(self.tables, tables, strict=True)
+                ]
                 for request_id, tables in verified.items()
             }
             return self.published(self.reports(found, {name: self._times(tables) for name, tables in found.items()}))
@@ -117,9 +121,12 @@ class DeltaEraseOperator(ErasureOperator):
     def _erased(self, context: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Run the job of each table, in order. Return its steps and waits by the table's canonical URI.
 
-        A table whose erasure cannot succeed does not stop the others: the verification finds what it left.
+        A table whose erasure cannot succeed does not stop the others: the report names it with the reason, and is
+        incomplete.
         """
         done: dict[str, dict[str, Any]] = {}
+        self._not_erased = {}
+        is_failed = False
         report_uri = self.hook.table_uri(self.report_uri)
         for table, column in self.tables.items():
             if self.held(table) is not None:
@@ -130,6 +137,7 @@ class DeltaEraseOperator(ErasureOperator):
                 self.log.error(
                     "%s is left alone: its shallow clone %s is under legal hold, and needs its files", uri, clone
                 )
+                self._not_erased[table] = f"its shallow clone {clone} is under legal hold, and needs its files"
                 continue
             record = self.record_of(Erase, self._erasure(column, report_uri), self.hook)
             spec = self.spec_for(context, record, uri)
@@ -139,18 +147,30 @@ class DeltaEraseOperator(ErasureOperator):
                 if error.retryable or self._is_stopped:
                     raise
                 self.log.error("%s: the subjects were not erased: %s", uri, error)
+                self._not_erased[table] = f"the erasure failed with {type(error).__name__}, see the task's log"
+                is_failed = True
                 continue
             for line in summary_lines(result, result.seconds):
                 self.log.info("%s", line)
             report_result(context, result, result.seconds)
             if result.details.erasure is None:
-                if not done:
+                if not done and not is_failed:
                     self.has_no_subject = True
                     return {}
                 self.log.error("%s: the subjects were not erased: their source has no row any more", uri)
+                self._not_erased[table] = "the source of the subjects has no row any more"
                 continue
             done[self.hook.table(uri).uri] = result.details.erasure
         return done
+
+    def _not_complete(self, table: str, found: Findings) -> Findings:
+        """Return the findings on a table; on one that was to be erased and was not, with the reason."""
+        reason = self._not_erased.get(table)
+        if reason is None:
+            return found
+        if found.state != VERIFIED:
+            reason = f"{reason}; {found.state}: {found.reason}"
+        return dataclasses.replace(found, state=NOT_ERASED, reason=reason)
 
     def _held_clone_of(self, uri: str) -> str | None:
         """Return the table under legal hold that reads files of this one; None if there is none."""
@@ -185,7 +205,7 @@ class DeltaEraseOperator(ErasureOperator):
         last = [max(each) for each in zip(*of_tables, strict=True)] if of_tables else [None] * 3
         return Times(
             requested=moment_text(self.requested_at),
-            gone_from_latest_version=last[0],
+            gone_from_latest_version=None if any(each.state == NOT_ERASED for each in tables) else last[0],
             gone_from_storage=last[1] if is_complete else None,
             gone_from_log=last[2] if is_complete else None,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, Times, check_request_id
@@ -263,12 +262,12 @@ class ErasureOperator(ManyJobsOperator):
         return next((reason for name, reason in hold if self.hook.table(name).place == place), None)
 
     def verified(
-        self, context: Mapping[str, Any], records: Mapping[str, Sequence[str]] = MappingProxyType({})
+        self, context: Mapping[str, Any], records: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, list[Findings]]:
         """Return the findings on each table, in order, by request. A table that cannot be opened is not verified.
 
-        `records`: the names of the records that an erasure has left, by the table's canonical URI. Raises InvalidInput,
-        and the errors of the runner.
+        `records`: the names of the records that an erasure has left, by the table's canonical URI; None if no erasure
+        was tried. Raises InvalidInput, and the errors of the runner.
         """
         report_uri = self.hook.table_uri(self.report_uri)
         found: dict[str, list[Findings]] = {request_id: [] for request_id in self.by_request}
@@ -280,7 +279,7 @@ class ErasureOperator(ManyJobsOperator):
                 _add(found, dict.fromkeys(found, held))
                 continue
             fields = self.verification(column, report_uri)
-            fields |= {"records": records.get(self.hook.table(uri).uri, ())}
+            fields |= {"records": (records or {}).get(self.hook.table(uri).uri, ())}
             record = self.record_of(VerifyErasure, fields, self.hook)
             try:
                 result = self.run_job(context, self.spec_for(context, record, uri), f"{uri}/verify")
@@ -295,10 +294,10 @@ class ErasureOperator(ManyJobsOperator):
                 continue
             report_result(context, result, result.seconds)
             if result.details.findings is None:
-                if not records:
+                if records is None:
                     self.has_no_subject = True
                     return {}
-                reason = "the source of the subjects, which had rows when they were erased, has none any more"
+                reason = "the source of the subjects, which had rows before, has none any more"
                 emptied = Findings(table=uri, column=column, state="not verified", reason=reason)
                 _add(found, dict.fromkeys(found, emptied))
                 continue
