@@ -34,7 +34,7 @@ def repeated_columns(rows: pa.RecordBatch) -> list[str]:
 def without_unique_columns(rows: pa.Table) -> list[str] | bool:
     """Return the Parquet leaves of which not nearly all values differ, or may not; True for all of them.
 
-    Lists and maps are not judged, nor are few rows.
+    Lists, maps and views are not judged, nor are few rows.
     """
     if rows.num_rows < _FEWEST_ROWS:
         return True
@@ -61,8 +61,11 @@ def _members(path: str, column: pa.ChunkedArray) -> Iterator[tuple[str, pa.Chunk
 
 
 def _are_unique(values: pa.ChunkedArray) -> bool:
-    kind = values.type
-    if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
+    kind, types = values.type, pa.types
+    if types.is_nested(kind) or types.is_boolean(kind) or types.is_null(kind) or types.is_dictionary(kind):
+        return False
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        # Arrow does not count the values of views.
         return False
     valid = len(values) - values.null_count
     return bool(2 * valid > len(values) and 32 * pc.count_distinct(values).as_py() >= _DISTINCT_OF_32 * valid)

@@ -49,7 +49,7 @@ MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
 """Yields the new images of rows, in their order."""
 
 
-# A file is rewritten if less than this part of it stays as it is.
+# A file is rewritten if less than an eighth of it stays as it is.
 _MOST_OF_FILE = 8
 
 

@@ -66,3 +66,9 @@ def test_a_column_of_values_that_nearly_all_differ_has_no_dictionary(name: str) 
 
 def test_a_file_of_few_rows_is_not_judged() -> None:
     assert without_unique_columns(pa.table({"id": range(1_000)})) is True
+
+
+def test_views_whose_values_arrow_cannot_count_are_not_judged() -> None:
+    values = UNIQUE["texts"]
+    views = {"texts": values.cast(pa.string_view()), "bytes": values.cast(pa.binary()).cast(pa.binary_view())}
+    assert without_unique_columns(pa.table({**views, "few": np.arange(ROWS) % 7})) is True

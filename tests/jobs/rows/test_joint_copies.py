@@ -14,8 +14,19 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
 from airflow_txlog.engine import Table
 from airflow_txlog.storage.limits import Limits
-from tests.helpers.jobs import committed, error_of, ever_live, files_on_disk, run, set_property, tried_without_spark
-from tests.helpers.racing import before_commit
+from tests.helpers.jobs import (
+    application,
+    committed,
+    error_of,
+    ever_live,
+    files_on_disk,
+    insert,
+    run,
+    set_property,
+    tried_without_spark,
+    update,
+)
+from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import stage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("name", pa.string())])
@@ -164,3 +175,34 @@ def test_a_group_that_came_out_with_other_rows_is_not_committed(
     error = error_of(run(None, "delete", table, predicate="id % 10 = 3", limits=LIMITS))
     assert "rows that stay" in error["message"]
     assert files_on_disk(table) == before
+
+
+def test_a_merge_copies_tiny_files_into_few(tmp_path: Path) -> None:
+    """In each file one row changes and one leaves; a new row comes."""
+    table, source = make(tmp_path / "t"), tmp_path / "source.parquet"
+    ids = [k for k in range(20 * FILES) if k % 10 in (3, 4)] + [9_001]
+    pq.write_table(pa.table({"id": ids, "p": ["a"] * len(ids)}), source)
+    clauses = [
+        {"when": "matched", "then": "delete", "condition": "s.id % 10 = 4"},
+        update({"name": "concat(t.name, '!')"}),
+        insert({"id": "s.id", "p": "s.p", "name": "'new'"}),
+    ]
+    given = {"format": "parquet", "path": str(source)}
+    result = committed(run(None, "merge", table, source=given, on="t.id = s.id", clauses=clauses, limits=LIMITS))
+    stays = {k: row for k, row in expected("update").items() if k % 10 != 4}
+    assert found(table) == stays | {9_001: ("a", "new")}
+    assert result.files["removed"] == result.files["rewritten"] == 2 * FILES
+    assert table.snapshot().num_files <= 10
+
+
+@pytest.mark.parametrize("operation", CHANGES)
+def test_joint_copies_of_a_killed_try_are_kept(tmp_path: Path, operation: str) -> None:
+    table, work, lines = make(tmp_path), application(), list[str]()
+    with killed_before_commit():
+        change(table, operation, limits=LIMITS, application=work)
+    staged = files_on_disk(table)
+    result = change(table, operation, limits=LIMITS, application=work, log=lines.append)
+    assert any("reused what was staged before" in line for line in lines)
+    assert files_on_disk(table) <= staged
+    assert found(table) == expected(operation)
+    assert result.files["rewritten"] == 2 * FILES
