@@ -85,6 +85,8 @@ class Upload:
     """
 
     closed = False
+    is_answered = True
+    """Whether the time that `publish` returns comes from the answer to the request that made the object."""
 
     def __init__(self, bucket: Bucket, key: str, repeat: Repeat, *, if_absent: bool) -> None:
         self._bucket, self._key, self._repeat, self._if_absent = bucket, key, repeat, if_absent
@@ -137,7 +139,7 @@ class Upload:
                 raise
             if data is not None and self._repeat(lambda: self._bucket.get(self._key)).data != data:
                 raise
-            made_ms = found.modified_ms
+            made_ms, self.is_answered = found.modified_ms, False
         self._upload = None
         self._end_threads(wait=False)
         return made_ms

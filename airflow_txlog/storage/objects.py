@@ -82,8 +82,8 @@ class ObjectStore(Store):
         self._clock = clock
         self._kept = KeptFiles()
         self._is_proved = False
-        self._made: tuple[int, float] | None = None
-        """The time of the last file that was written, by the store's clock, and when its answer came by ours."""
+        self._made: tuple[int, float, int] | None = None
+        """The time of the last file that was written, by the store's clock, and when its answer came, by ours."""
         self._deadline_s = DEADLINE_S
 
     def whole_bucket(self) -> ObjectStore:
@@ -169,7 +169,10 @@ class ObjectStore(Store):
                 made_ms = upload.publish()
             except NameTaken as error:
                 raise self.os_error(errno.EEXIST, path) from error
-            self._made = None if made_ms is None else (made_ms, self._clock.monotonic_s())
+            # The time that a later request finds may be that at which an upload began.
+            self._made = None
+            if made_ms is not None and upload.is_answered:
+                self._made = (made_ms, self._clock.monotonic_s(), self._clock.now_ms())
             return made_ms
 
         return Output(upload, publish=publish, discard=upload.discard, drop=upload.drop)
@@ -249,9 +252,10 @@ class ObjectStore(Store):
 
     def now_ms(self) -> int:
         if self._made is not None:
-            made_ms, answered_s = self._made
+            made_ms, answered_s, answered_ms = self._made
             passed_s = self._clock.monotonic_s() - answered_s
-            if passed_s < _CLOCK_S:
+            # The first of these stands still while a machine is suspended, and the second may be set.
+            if passed_s < _CLOCK_S and 0 <= self._clock.now_ms() - answered_ms < 1000 * _CLOCK_S:
                 return made_ms + int(passed_s) * 1000
         return self._repeated(lambda: self._bucket.now_ms(self._prefix))
 

@@ -317,10 +317,35 @@ def test_the_answer_to_a_put_shows_the_clock_of_the_store_for_ten_seconds(
     assert found is not None
     assert 0 <= now_ms - found.modified_ms < 10_000
     assert object_store._made is not None
-    made_ms, answered_s = object_store._made
-    object_store._made = made_ms, answered_s - 10
+    made_ms, answered_s, answered_ms = object_store._made
+    # Ten seconds by one clock; a machine that was suspended has an hour by the other one alone; a clock that was set.
+    for made in (
+        (made_ms, answered_s - 10, answered_ms),
+        (made_ms, answered_s, answered_ms - 3_600_000),
+        (made_ms, answered_s, answered_ms + 3_600_000),
+    ):
+        object_store._made = made
+        requests_sent.clear()
+        assert object_store.now_ms() >= now_ms
+        assert len(requests_sent) == 1
+
+
+def test_a_put_whose_answer_is_lost_does_not_show_the_clock_of_the_store(
+    object_store: Store, requests_sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of an object that a later request finds may be that at which its upload began."""
+    assert isinstance(object_store, ObjectStore)
+    put = type(object_store._bucket).put
+
+    def lost(self: Any, key: str, data: bytes, **options: Any) -> int | None:
+        put(self, key, data, **options)
+        raise NameTaken(key)
+
+    monkeypatch.setattr(type(object_store._bucket), "put", lost)
+    with object_store.open_new("x") as output:
+        output.write(b"1")
     requests_sent.clear()
-    assert object_store.now_ms() >= now_ms
+    object_store.now_ms()
     assert len(requests_sent) == 1
 
 

@@ -42,6 +42,7 @@ from airflow_txlog.errors import (
     VersionNotFound,
 )
 from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 
@@ -273,13 +274,16 @@ def _not_found(table: str, version: int, listing: Listing) -> VersionNotFound:
 def read_at_once(store: Store, segment: LogSegment) -> dict[FileInfo, bytes]:
     """Return the bytes of the segment's files by their `FileInfo`, read at once so that a remote store is awaited once.
 
-    Empty for a store that is not remote, without a checkpoint, and for a segment of many bytes or with compactions,
-    which are read in their turn. Raises FileNotFoundError if log cleanup took a file.
+    Empty for a store that is not remote, without a checkpoint, and for a segment with many bytes, with a file of more
+    than `LOG_FILE` allows, or with compactions, which are read in their turn. Raises FileNotFoundError if log cleanup
+    took a file.
     """
     if not store.is_remote or segment.checkpoint is None or segment.compactions:
         return {}
     files = [*segment.checkpoint.files, *reversed(segment.commits)]
-    if sum(info.size_bytes for info in files) > store.limits.read_log_bytes:
+    sizes = [info.size_bytes for info in files]
+    # The limit is not for checkpoints in Parquet, but `read_all` knows no other.
+    if sum(sizes) > store.limits.read_log_bytes or max(sizes) > LOG_FILE.allowed:
         return {}
     return dict(zip(files, store.read_all([info.path for info in files]), strict=True))
 

@@ -173,8 +173,8 @@ class _Convert:
         link = next((shown_path(path) for path in store.links() if not is_hidden(path.split("/"))), None)
         if link is not None:
             raise OutsideTable(
-                f"{root} cannot be converted: {link} in it is a symbolic link. Spark reads the files behind it, and a "
-                "table does not. Nothing was committed. Put the files themselves in its place, or delete the link.",
+                f"{root} cannot be converted: {link} in it is a link, or no file. Spark reads the files behind a "
+                "link, and a table does not. Nothing was committed. Put the files themselves there, or delete it.",
                 table=root,
                 path=link,
                 link=link,

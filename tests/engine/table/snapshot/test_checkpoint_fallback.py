@@ -266,3 +266,13 @@ def test_a_small_segment_of_a_remote_store_is_read_at_once() -> None:
     # More than is read at once: in turn.
     assert facts(load_snapshot(limited(store, read_log_bytes=1))) == expected
     assert f"open_input {checkpoint_name(3)}" in store.take()
+
+
+def test_a_checkpoint_of_a_remote_store_may_be_larger_than_the_other_files_of_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = FarStore(table_of(6).root)
+    checkpoint(store, 3)
+    [size] = [info.size_bytes for info in store.list("_delta_log") if info.path == checkpoint_name(3)]
+    monkeypatch.setenv("TXLOG_MAX_LOG_FILE_BYTES", str(size - 1))
+    assert load_snapshot(store).version == 6
