@@ -39,7 +39,7 @@ _BLANK = "".join(map(chr, range(33)))
 
 
 class TooMuchText(Exception):
-    """A compressed file has more text than the caller allows."""
+    """A file has more text than the caller allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +85,20 @@ def lines_of(
     start: int = 0,
     end: int | None = None,
     block_bytes: int = BLOCK_BYTES,
-    most_inflated: int | None = None,
+    most_bytes: int | None = None,
 ) -> Iterator[pa.Array]:
     """Yield the lines of an open file that begin at its bytes from `start` up to `end`, exclusive.
 
     A compressed file, and one that is a single line, belongs to the part that begins at 0. Raises pa.ArrowException,
-    OSError and UnicodeDecodeError for other text, and TooMuchText if a compressed file has more than `most_inflated`
-    bytes of it.
+    OSError and UnicodeDecodeError for other text, and TooMuchText for more than `most_bytes` of text (with
+    `start` 0).
     """
     if start and (text.is_whole or codec is not None):
         return
     if codec is not None:
         # Arrow would read 64 KiB at a time.
         source, end = pa.CompressedInputStream(pa.BufferedInputStream(source, block_bytes), codec), None
-        source = source if most_inflated is None else _Bounded(source, most_inflated)
+    source = source if most_bytes is None else _Bounded(source, most_bytes)
     if text.is_whole:
         yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
         return

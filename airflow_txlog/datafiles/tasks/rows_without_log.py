@@ -330,7 +330,7 @@ class CsvScan(FileScan):
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
                 codec = compression_of(file.path)
                 most = self.most_weights * max(LOCAL_FILE_BYTES, INFLATED * source.size())
-                for lines in lines_of(source, codec, self.text, most_inflated=most):
+                for lines in lines_of(source, codec, self.text, most_bytes=most):
                     yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
                     number += len(lines)
         except UnfitRow as error:

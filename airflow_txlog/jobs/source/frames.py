@@ -249,9 +249,10 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     check_types(frame, argument)
     _ = frame.schema
     check_view(context.spark, frame, view.paths, context.root, argument)
-    if has_checked_header(view) and not _has_header(context, view, frame) and columns is not None:
-        # Its workers find the headers.
-        frame = reader.option("enforceSchema", "false").load(list(view.paths))
+    if has_checked_header(view) and not _has_header(context, view, frame):
+        # Its workers find the headers. Spark names the columns by a single file, also those without a name.
+        is_alone = columns is None and len(frame.inputFiles()) == 1
+        frame = frame if is_alone else reader.option("enforceSchema", "false").load(list(view.paths))
     frame = strict.converted(frame, names_files=True)
     scan = partial(_scan_of, context, view, frame, known) if is_plain else lambda: None
     size = _size_of(frame) if is_classic(context.spark) else {}

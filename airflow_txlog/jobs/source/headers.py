@@ -18,13 +18,21 @@ import pyarrow as pa
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
-from airflow_txlog.datafiles.text_lines import OTHER_CODECS, TextFormat, compression_of, encoding_named, lines_of
+from airflow_txlog.datafiles.text_lines import (
+    OTHER_CODECS,
+    TextFormat,
+    TooMuchText,
+    compression_of,
+    encoding_named,
+    lines_of,
+)
 from airflow_txlog.errors import InvalidInput, SchemaMismatch
 from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, is_true, options_of
 
 _READERS = 16
 # A header is short, and a request for it too.
 _BLOCK_BYTES = 64 * 1024
+_MOST_BYTES = 1024 * 1024
 _ADVICE = (
     "Nothing was read. Write the schema in the order of the file, or set the option enforceSchema=true to take the "
     "columns by position, whatever the header says."
@@ -43,27 +51,34 @@ def has_checked_header(view: FileView) -> bool:
     return view.format == "csv" and is_true(options, "header") and not is_true(options, "enforceschema")
 
 
-def check_headers(view: FileView, paths: Sequence[str], open_one: Opener, expected: Sequence[str] | None) -> bool:
+def check_headers(
+    view: FileView, paths: Sequence[str], open_one: Opener, expected: Sequence[str] | None, *, only_here: bool = False
+) -> bool:
     """Raise SchemaMismatch if the header of a file has other names than `expected`, None for those of the first file.
 
     Names are compared without regard to case, as Spark compares the names of columns. A file without a line has no
     header. Returns False if only Spark can find a header, because of an encoding, a compression or a quoted line end.
+    Raises InvalidInput for a file without a line end in its first MiB, and with `only_here` for one that is no text.
     """
 
     def found(path: str) -> list[str] | None:
         return _header_of(view, path, open_one)
 
+    pool = ThreadPoolExecutor(_READERS, thread_name_prefix="txlog-source")
     try:
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="txlog-source") as pool:
-            headers = pool.map(found, paths) if len(paths) > 1 else map(found, paths)
-            whose, names = "the schema", None if expected is None else list(expected)
-            for path, header in zip(paths, headers, strict=True):
-                if header is not None and names is None:
-                    whose, names = f"the file {path}", header
-                elif header is not None and names is not None and _lower(header) != _lower(names):
-                    raise other_header(path, header, names, whose)
-    except _OnlySpark:
+        headers = pool.map(found, paths) if len(paths) > 1 else map(found, paths)
+        first, names = None, None if expected is None else list(expected)
+        for path, header in zip(paths, headers, strict=True):
+            if header is not None and names is None:
+                first, names = path, header
+            elif header is not None and names is not None and _lower(header) != _lower(names):
+                raise _other_header(path, header, names, first)
+    except _OnlySpark as error:
+        if only_here and isinstance(error.__cause__, InvalidInput):
+            raise error.__cause__ from None
         return False
+    finally:
+        pool.shutdown(cancel_futures=True)
     return True
 
 
@@ -91,22 +106,35 @@ def names_in_files(view: FileView, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower() != corrupt]
 
 
-def other_header(path: str, header: Sequence[str], names: Sequence[str], whose: str = "the schema") -> SchemaMismatch:
-    """Return the error for a file with this header and other names of its columns."""
-    facts = {"columns": list(names), "file": path, "found": list(header)}
-    if not set(_lower(header)) & set(_lower(names)):
-        # Perhaps a row, whose values are not shown.
-        return SchemaMismatch(
-            f"The first line of the source's file {path} has none of the columns of {whose} ({', '.join(names)}). Does "
-            f"the file have a header? {_ADVICE}",
-            **facts | {"found": []},
-        )
-    pairs = zip(_lower(header), _lower(names), strict=False)
+def _other_header(path: str, header: Sequence[str], names: Sequence[str], first: str | None) -> SchemaMismatch:
+    """Return the error for a file with this header and other names of its columns: those of the file `first`, if any.
+
+    The first line of a file may be a row. Only names of the schema are shown.
+    """
+    ours, theirs = _lower(names), _lower(header)
+    pairs = zip(theirs, ours, strict=False)
     at = next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(header), len(names)))
-    shown = [repr(each[at]) if at < len(each) else "missing" for each in (header, names)]
+    counts = f"The file has {len(header)} columns"
+    if first is not None:
+        return SchemaMismatch(
+            f"The header of the source's file {path} is not that of the file {first}: column {at + 1} is another. "
+            f"{counts}, and the other {len(names)}. {_ADVICE}",
+            columns=[],
+            file=path,
+            found=[],
+        )
+    facts = {"columns": list(names), "file": path, "found": [name for name in header if name.strip().lower() in ours]}
+    if not facts["found"]:
+        return SchemaMismatch(
+            f"The first line of the source's file {path} has none of the columns of the schema ({', '.join(names)}). "
+            f"Does the file have a header? {_ADVICE}",
+            **facts,
+        )
+    there = "missing" if at >= len(header) else repr(header[at]) if theirs[at] in ours else "another"
+    wanted = repr(names[at]) if at < len(names) else "missing"
     return SchemaMismatch(
-        f"The header of the source's file {path} is not that of {whose}: column {at + 1} is {shown[0]} in the file, "
-        f"and {shown[1]} in {whose}. The file has: {', '.join(header)}. Expected: {', '.join(names)}. {_ADVICE}",
+        f"The header of the source's file {path} is not that of the schema: column {at + 1} is {there} in the file, "
+        f"and {wanted} in the schema. {counts}. Expected: {', '.join(names)}. {_ADVICE}",
         **facts,
     )
 
@@ -123,12 +151,20 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
     options = options_of(view)
     encoding = encoding_named(options.get("encoding", options.get("charset", "UTF-8")), with_aliases=True)
     line_end = options.get("linesep")
-    if encoding is None or path.rpartition(".")[2] in OTHER_CODECS or len(line_end or "") > 1:
+    is_odd_end = line_end not in (None, "\r\n") and len(line_end or "") > 1
+    if encoding is None or path.rpartition(".")[2] in OTHER_CODECS or is_odd_end:
         raise _OnlySpark
     text = TextFormat(encoding=encoding, line_end=line_end, drops_blank=True, comment=options.get("comment") or None)
     try:
         with reading_source(path.rpartition("/")[2], "CSV"), open_one(path) as source:
-            lines = next(lines_of(source, compression_of(path), text, block_bytes=_BLOCK_BYTES), None)
+            codec = compression_of(path)
+            lines = next(lines_of(source, codec, text, block_bytes=_BLOCK_BYTES, most_bytes=_MOST_BYTES), None)
+    except TooMuchText:
+        raise InvalidInput(
+            f"The source's file {path} has no header in its first MiB of text. Does it have line ends? Nothing was "
+            "read. Correct the file, or the source's format and options.",
+            file=path,
+        ) from None
     except InvalidInput as error:
         # Its reader shows what is wrong with the bytes, or skips the file.
         raise _OnlySpark from error

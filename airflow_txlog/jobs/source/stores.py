@@ -230,7 +230,10 @@ class _Read:
             in_files = StructType([field for field, folder in columns if folder is None])
         if has_checked_header(self._view):
             expected = None if self._given is None else names_in_files(self._view, in_files.names)
-            check_headers(self._view, [file.path for file in files], self._found.store.open_input, expected)
+            opener, paths = self._found.store.open_input, [file.path for file in files]
+            if not check_headers(self._view, paths, opener, expected, only_here=True):
+                advice = "Correct the file, set enforceSchema=true to take the columns by position"
+                raise refused(self._argument, "a header that cannot be found and compared", advice)
         strict = StrictColumns({})
         if self._given is not None:
             strict = strict_columns(self._view, in_files, has_bytes=False)

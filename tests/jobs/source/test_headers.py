@@ -48,9 +48,13 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
     "bzip2": ({"a.csv.bz2": bz2.compress(b"id,day,customer,amount\n" + ROW)}, "a.csv.bz2"),
     "a name twice": ({"a.csv": b"id,day,amount,amount\n" + ROW}, "column 4 is 'amount' in the file, and 'customer'"),
     "a column less": ({"a.csv": b"id,day,amount\n1,2026-11-27,12.50\n"}, "column 4 is missing in the file"),
-    "a column more": ({"a.csv": SAME.strip() + b",x\n1,2026-11-27,12.50,a,b\n"}, "column 5 is 'x' in the file, and m"),
-    "an unnamed index": ({"a.csv": b"," + SAME + b"0," + ROW}, "column 1 is '' in the file"),
+    "a column more": (
+        {"a.csv": SAME.strip() + b",x\n1,2026-11-27,12.50,a,b\n"},
+        "column 5 is another in the file, and m",
+    ),
+    "an unnamed index": ({"a.csv": b"," + SAME + b"0," + ROW}, "column 1 is another in the file, and 'id'"),
     "another separator": ({"a.csv": SAME.replace(b",", b";")}, "none of the columns"),
+    "a row with the name of a column": ({"a.csv": b"4711,secret,amount,secret\n" + ROW}, "column 1 is another"),
     "no header": ({"a.csv": b"7,2026-01-01,4711.25,secret\n" + ROW}, "Does the file have a header?"),
 }
 
@@ -115,7 +119,26 @@ def test_files_of_one_folder_without_a_schema_must_have_one_header(tmp_path: Pat
     committed(run_job(spec, spark))
     (tmp_path / "in" / "b.csv").write_bytes(b",amount,id\n0,2,1\n")
     error = error_of(run_job(spec, spark))
-    assert "a.csv: column 2 is 'amount' in the file, and 'id' in the file" in error["message"]
+    assert "b.csv is not that of the file" in error["message"]
+    assert "a.csv: column 2 is another. The file has 3 columns, and the other 3." in error["message"]
+    # The first line of a file may be a row.
+    assert (error["facts"]["columns"], error["facts"]["found"]) == ([], [])
+    assert "amount" not in str(error)
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_a_header_that_is_not_found_is_not_taken_for_equal(tmp_path: Path, session: SparkSession | None) -> None:
+    error = error_of(load(tmp_path, session, {"a.csv": b'"' + b"x" * 200_000 + b'",day,customer,amount\n' + ROW}))
+    assert error["facts"].get("needs_spark") if session is None else error["type"] == "SchemaMismatch"
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_a_file_without_line_ends_is_not_read_for_its_header(tmp_path: Path, session: SparkSession | None) -> None:
+    for name, data in (("a.csv.gz", gzip.compress(b"x" * 50_000_000, 1)), ("a.csv", b"x" * 2_000_000)):
+        (tmp_path / name).mkdir()
+        error = error_of(load(tmp_path / name, session, {name: data}))
+        assert error["type"] == "InvalidInput"
+        assert f"{name} has no header in its first MiB of text" in error["message"]
 
 
 @pytest.mark.spark
@@ -141,3 +164,21 @@ def test_a_header_that_only_spark_finds_is_compared_by_spark(tmp_path: Path, spa
     assert error["type"] == "SchemaMismatch"
     assert "a.csv does not have the names of the schema's columns" in error["message"]
     assert "LEGACY" not in error["message"]
+
+
+@pytest.mark.spark
+def test_headers_that_only_spark_finds_are_compared_without_a_schema(tmp_path: Path, spark: SparkSession) -> None:
+    def result(table: str, *texts: str) -> JobResult:
+        for name, text in zip(("a.csv", "b.csv"), texts, strict=False):
+            (tmp_path / "in").mkdir(exist_ok=True)
+            (tmp_path / "in" / name).write_bytes(text.encode("utf-16-le"))
+        options = {"header": "true", "encoding": "UTF-16LE", "multiLine": "true"}
+        source = {"format": "csv", "path": str(tmp_path / "in"), "options": options}
+        spec = job_spec(operation="write", table_uri=str(tmp_path / table), arguments={"source": source})
+        return run_job(spec, spark)
+
+    committed(result("t0", ",a\n0,1\n"))
+    committed(result("t1", "a,b\n1,2\n", "A,b\n3,4\n"))
+    error = error_of(result("t2", "a,b\n1,2\n", "b,a\n3,4\n"))
+    assert error["type"] == "SchemaMismatch"
+    assert ".csv does not have the names" in error["message"]

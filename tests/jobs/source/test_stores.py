@@ -19,7 +19,7 @@ import pytest
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidInput, SchemaMismatch, TxlogError
+from airflow_txlog.errors import InvalidInput, InvalidJobSpec, SchemaMismatch, TxlogError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.listing import files_in_store
 from airflow_txlog.jobs.source.stores import read_files
@@ -203,6 +203,13 @@ def test_a_header_of_a_store_s_file_is_compared(readers: Readers) -> None:
     for schema in ("id INT, name STRING", None):
         with pytest.raises(SchemaMismatch, match=r"b\.csv is not that of"):
             readers.ours("csv", "in", {"header": "true"}, schema)
+        ends = {f"in/{name}.csv": text.replace(b"\n", b"\r\n") for name, text in (("a", TWO_ROWS), ("b", b"name,id\n"))}
+        readers.put(ends)
+        with pytest.raises(SchemaMismatch, match=r"b\.csv is not that of"):
+            readers.ours("csv", "in", {"header": "true", "lineSep": "\r\n"}, schema)
+    readers.put({"in/b.csv": b'"' + b"x" * 200_000 + b'",id\n1,a\n'})
+    with pytest.raises(InvalidJobSpec, match="a header that cannot be found and compared"):
+        readers.ours("csv", "in", {"header": "true"}, "id INT, name STRING")
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
