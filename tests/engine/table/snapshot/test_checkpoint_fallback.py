@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,10 +17,11 @@ from airflow_txlog.engine.log.names import checkpoint_name, commit_name, version
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, load_snapshot
 from airflow_txlog.engine.table_api import Table
 from airflow_txlog.errors import CorruptCheckpoint, CorruptCommit, VersionNotFound
-from airflow_txlog.storage import MemoryStore, Store
+from airflow_txlog.storage import LocalStore, MemoryStore, Store
 from tests.helpers.checkpoints import list_checkpoints
 from tests.helpers.counting import CountingStore
 from tests.helpers.limits import limited
+from tests.helpers.rows import append
 
 SCHEMA = pa.schema([("id", pa.int64())])
 V2 = {"delta.checkpointPolicy": "v2"}
@@ -268,11 +270,17 @@ def test_a_small_segment_of_a_remote_store_is_read_at_once() -> None:
     assert f"open_input {checkpoint_name(3)}" in store.take()
 
 
+class FarLocalStore(LocalStore):
+    is_remote = True
+
+
 def test_a_checkpoint_of_a_remote_store_may_be_larger_than_the_other_files_of_a_log(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FarStore(table_of(6).root)
-    checkpoint(store, 3)
-    [size] = [info.size_bytes for info in store.list("_delta_log") if info.path == checkpoint_name(3)]
+    table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}))
+    append(table, pa.table({"id": [1]}))
+    table.checkpoint()
+    append(table, pa.table({"id": [2]}))
+    size = (tmp_path / checkpoint_name(1)).stat().st_size
     monkeypatch.setenv("TXLOG_MAX_LOG_FILE_BYTES", str(size - 1))
-    assert load_snapshot(store).version == 6
+    assert load_snapshot(FarLocalStore(str(tmp_path))).version == 2
