@@ -30,7 +30,7 @@ from airflow_txlog.datafiles.parquet.thrift import (
 from airflow_txlog.engine.erasure.bloom import BloomFilter
 from airflow_txlog.engine.erasure.traces import Kind, Trace
 from airflow_txlog.engine.erasure.values.forms import Forms
-from airflow_txlog.engine.erasure.values.plain import Plain, plain_array, plain_type, plain_values
+from airflow_txlog.engine.erasure.values.plain import Plain, is_text, plain_array, plain_type, plain_values
 
 # Numbers of fields in parquet.thrift: of a column chunk, and of its metadata.
 META_DATA, INDEX_OFFSET, INDEX_LENGTH = 3, 6, 7
@@ -53,12 +53,16 @@ _USUAL_BLOOM_HEADER = 64
 
 @dataclass(frozen=True, slots=True)
 class SearchedLeaf:
-    """A leaf column of a file that may hold a value. `plain`: the bytes of the values in it."""
+    """A leaf column of a file that may hold a value.
+
+    `plain`: the bytes of the values in it. `is_read_whole`: its rows are read with all values of its dictionaries.
+    """
 
     number: int
     path: str
     kind: pa.DataType
     plain: Plain
+    is_read_whole: bool
 
 
 def leaf_types(kind: pa.DataType) -> list[pa.DataType]:
@@ -211,10 +215,14 @@ def _in_dictionary(
     if count < 0:
         raise ValueError("a dictionary has fewer values than none")
     if chunk.physical_type == "BYTE_ARRAY":
-        if not forms.is_key(leaf.path):
-            return forms.in_texts(data) if pa.types.is_string(leaf.kind) else forms.in_bytes(data)
-        values = plain_texts(data, count) if count else pa.array([], pa.binary())
-        return _have_one(values, leaf.plain.array)
+        if not forms.is_key(leaf.path) and not is_text(leaf.kind):
+            return forms.in_bytes(data)
+        if not forms.is_key(leaf.path) and (leaf.is_read_whole or not forms.need_each_text(data)):
+            return forms.in_texts(data)
+        values = plain_texts(data, count).combine_chunks() if count else pa.array([], pa.binary())
+        if forms.is_key(leaf.path):
+            return _have_one(values, leaf.plain.array)
+        return bool(forms.in_column(values.view(pa.string()), leaf.path))
     width = _WIDTHS.get(chunk.physical_type) or parquet.schema.column(leaf.number).length
     if len(data) < count * width:
         raise ValueError("a dictionary ends within a value")

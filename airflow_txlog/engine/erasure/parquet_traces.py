@@ -44,7 +44,7 @@ from airflow_txlog.engine.erasure.column_chunks import (
 from airflow_txlog.engine.erasure.text_traces import kinds_of_texts, text_of
 from airflow_txlog.engine.erasure.traces import Kind, Trace
 from airflow_txlog.engine.erasure.values.forms import Forms, is_of_statistics
-from airflow_txlog.engine.erasure.values.plain import plain_array, plain_type
+from airflow_txlog.engine.erasure.values.plain import is_text, plain_array, plain_type
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 
 # Numbers of fields in parquet.thrift: of the file, and of a row group.
@@ -69,7 +69,7 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
         yield from _in_footer(raw, parquet, forms)
         groups = structs_of(fields_of(raw), _ROW_GROUPS)
         chunks = [[fields_of(chunk) for chunk in structs_of(fields_of(group), _COLUMNS)] for group in groups]
-        by_number = {leaf.number: leaf for leaf in searched if leaf.plain.values}
+        by_number = {leaf.number: leaf for leaf in searched if leaf.plain.values or _needs_texts(parquet, leaf, forms)}
         for group, of_group in enumerate(chunks):
             for number, chunk in enumerate(of_group):
                 leaf = by_number.get(number)
@@ -166,10 +166,11 @@ def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[SearchedLeaf]:
     kinds = [kind for field in parquet.schema_arrow for kind in leaf_types(field.type)]
     if len(kinds) != len(parquet.schema):
         raise ValueError("the columns of the file and of its Arrow schema differ")
+    whole = frozenset(dictionary_columns(parquet))
     for number, kind in enumerate(kinds):
         column = parquet.schema.column(number)
         if forms.searches(kind, column.path):
-            yield SearchedLeaf(number, column.path, kind, forms.plain(column, kind))
+            yield SearchedLeaf(number, column.path, kind, forms.plain(column, kind), column.path in whole)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -180,14 +181,25 @@ def _in_rows(file: DataFile, parquet: OpenParquet, searched: Sequence[SearchedLe
     if not wanted:
         return
     columns = _Searched(parquet, searched, forms, _is_of_log(file))
-    found = columns.counts(_distinct(file, parquet, wanted))
+    found = rows = columns.counts(_distinct(file, parquet, wanted))
     if found.total() and any(map(pa.types.is_dictionary, parquet.schema_arrow.types)):
         # A dictionary may hold a value of no row.
         with open_data_file(file, reads_all=True) as plain:
-            found = replace(columns, parquet=plain).counts(_rows(file, plain, wanted))
-    for (path, kind), count in found.items():
-        if count:
-            yield Trace(f"rows, column {forms.without_values(path)!r}", kind, count)
+            rows = replace(columns, parquet=plain).counts(_rows(file, plain, wanted))
+    for path, kind in {**found, **rows}:
+        where = f"column {forms.without_values(path)!r}"
+        if count := rows[path, kind]:
+            yield Trace(f"rows, {where}", kind, count)
+        elif found[path, kind]:
+            yield Trace(f"dictionary of {where}", kind)
+
+
+def _needs_texts(parquet: OpenParquet, leaf: SearchedLeaf, forms: Forms) -> bool:
+    """Return whether a column's dictionaries may hold a value that counts where a text names the column."""
+    if leaf.is_read_whole or not (forms.need_names and is_text(leaf.kind)):
+        return False
+    groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
+    return any(group.column(leaf.number).has_dictionary_page for group in groups)
 
 
 def _is_of_log(file: DataFile) -> bool:

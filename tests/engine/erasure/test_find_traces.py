@@ -893,3 +893,34 @@ def test_a_tiny_text_among_the_values_hides_no_binary_form_of_another(tmp_path: 
     for values in ([str(key)], [str(key), "ab"]):
         found = {each.path: each for each in table.find_traces("id", values)}
         assert found["dump.bin"].traces, values
+
+
+# Spellings that are not the bytes of the value, each with the value.
+_SPELLED = [
+    ("number", 7, "number=7 complained"),
+    ("email", "ann@example.org", "ann\\u0040example.org"),
+    ("email", "ann@example.org", "ann%40example%2Eorg"),
+]
+
+
+@pytest.mark.parametrize("shape", ["column", "member", "column whose dictionary was given up"])
+@pytest.mark.parametrize(("column", "value", "text"), _SPELLED)
+def test_a_text_of_no_row_in_a_dictionary_counts_however_it_spells_the_value(
+    table: Table, column: str, value: Any, text: str, shape: str
+) -> None:
+    for entry, verdict in ((text, "found"), ("7 of ann%40", "absent")):
+        texts = pa.DictionaryArray.from_arrays(pa.array([1, 1, None], pa.int32()), pa.array([entry, "nothing"]))
+        if shape == "member":
+            groups: list[pa.Array] = [pa.StructArray.from_arrays([texts], ["text"])]
+        else:
+            others = pa.array([f"other {number}" for number in range(500)])
+            groups = [texts, others.dictionary_encode()] if "given up" in shape else [texts]
+        place = folder_of(table) / "stray.parquet"
+        with pq.ParquetWriter(
+            place, pa.schema([("note", groups[0].type)]), dictionary_pagesize_limit=64, compression="none"
+        ) as writer:
+            for group in groups:
+                writer.write_table(pa.table({"note": group}))
+        found = {each.path: each for each in table.find_traces(column, [value])}["stray.parquet"]
+        assert found.verdict == verdict
+        assert not any(place.startswith("rows") for place in places(found))

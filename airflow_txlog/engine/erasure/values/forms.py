@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.erasure.values.equivalents import equivalents
-from airflow_txlog.engine.erasure.values.needles import Needles
+from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
     Plain,
     is_bytes,
@@ -306,6 +306,10 @@ class Forms:
     def need_names(self) -> bool:
         """Whether some value counts in a text only if the text names the column."""
         return bool(self._common)
+
+    def need_each_text(self, data: bytes) -> bool:
+        """Return whether the texts in these bytes may hold a value that `in_texts` does not see."""
+        return self.need_names or has_escapes(data)
 
     @cached_property
     def _phrases(self) -> list[str]:
