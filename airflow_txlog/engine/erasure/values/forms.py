@@ -23,13 +23,12 @@ import pyarrow.compute as pc
 from airflow_txlog.engine.erasure.values.equivalents import equivalents
 from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
+    Beginnings,
     Plain,
     is_bytes,
-    is_long_prefix,
     is_text,
     plain_array,
     plain_values,
-    with_prefix,
 )
 from airflow_txlog.engine.erasure.values.spellings import (
     WORDS,
@@ -250,7 +249,11 @@ class Forms:
         start = text.rstrip(_TIE_BREAKERS)
         # An upper bound may be raised: its last character is one above that of the value.
         raised = text[:-1] + chr(max(0, ord(text[-1]) - 1)) if text else ""
-        return any(is_long_prefix(each, with_prefix(self._rare, each)) for each in (start, raised) if each)
+        return self._beginnings.have(start) or self._beginnings.have(raised)
+
+    @cached_property
+    def _beginnings(self) -> Beginnings[str]:
+        return Beginnings(self._rare)
 
     def in_text(self, text: str, key: str = "") -> bool:
         """Return whether a text holds a value. `key`: the name of the member of JSON or of the folder that it is."""

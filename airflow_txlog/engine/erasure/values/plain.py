@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,23 @@ _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 _INT96 = struct.Struct("<qI")
 _JULIAN_1970, _DAY_US = 2_440_588, 86_400_000_000
 _INTEGER_BYTES = {"INT32": 4, "INT64": 8}
+
+
+class Beginnings(Generic[_Form]):
+    """The beginnings of some ordered values, to which a writer may have shortened them, and that identify a subject."""
+
+    def __init__(self, ordered: Sequence[_Form]) -> None:
+        self._ordered: Sequence[_Form] = ordered
+        self._short: set[_Form] = {
+            value[:size] for value in ordered for size in range(len(value) // 2 + 1, min(_SHORTEST_PREFIX, len(value)))
+        }
+
+    def have(self, start: _Form) -> bool:
+        """Return whether one of the values begins with this, and is longer."""
+        if len(start) < _SHORTEST_PREFIX:
+            return start in self._short
+        at = bisect_right(self._ordered, start)
+        return at < len(self._ordered) and self._ordered[at].startswith(start)
 
 
 @dataclass(frozen=True)
@@ -44,13 +61,12 @@ class Plain:
         """Return whether a lower or upper bound is one of the values, or may be one that was shortened."""
         if bound in self.values:
             return True
-        whole = with_prefix(self._ordered, bound) if bound else None
         raised = bound[:-1] + bytes([max(0, bound[-1] - 1)]) if bound else b""
-        cut = with_prefix(self._ordered, raised) if raised else None
-        return any(
-            found is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(found))
-            for start, found in ((bound, whole), (raised, cut))
-        )
+        return self._beginnings.have(bound) or self._beginnings.have(raised)
+
+    @cached_property
+    def _beginnings(self) -> Beginnings[bytes]:
+        return Beginnings(self._ordered)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -135,14 +151,3 @@ def is_text(kind: pa.DataType) -> bool:
 def is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
-
-
-def with_prefix(ordered: Sequence[_Form], start: _Form) -> _Form | None:
-    """Return the shortest of some ordered values that a value begins, and is not; None if there is none."""
-    at = bisect_right(ordered, start)
-    found = ordered[at] if at < len(ordered) else None
-    return found if found is not None and found.startswith(start) else None
-
-
-def is_long_prefix(start: str, whole: str | None) -> bool:
-    return whole is not None and (len(start) >= _SHORTEST_PREFIX or 2 * len(start) > len(whole))
