@@ -787,6 +787,25 @@ def test_wrong_input_is_refused_without_a_value(
     assert not values or str(values[0]) not in str(caught.value)
 
 
+def test_a_key_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("key", pa.float64())]))
+    with pytest.raises(InvalidInput, match="NaN, which identifies no subject"):
+        table.find_traces("key", [1.5, float("nan")])
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("with_dictionary", [False, True])
+def test_zero_and_minus_zero_are_one_value(tmp_path: Path, kind: pa.DataType, *, with_dictionary: bool) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("key", kind)]))
+    for name, key in (("0", 0.0), ("minus 0", -0.0), ("1", 1.0), ("nan", float("nan"))):
+        stray = pa.table({"key": pa.array([key, 1.0, None], kind)})
+        pq.write_table(stray, tmp_path / "t" / f"{name}.parquet", use_dictionary=with_dictionary)
+    for value in (0.0, -0.0):
+        found = found_in(table, [value], "key")
+        assert set(found) == {"0.parquet", "minus 0.parquet"}
+        assert {"rows, column 'key'"} <= places(found["0.parquet"]) & places(found["minus 0.parquet"])
+
+
 def test_a_column_of_many_values_is_no_key(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("tags", pa.list_(pa.string()))]))
     with pytest.raises(InvalidInput, match="single values"):

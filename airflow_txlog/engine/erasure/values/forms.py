@@ -10,7 +10,7 @@ Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, trun
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -25,10 +25,13 @@ from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
     Beginnings,
     Plain,
+    cast_each,
+    fitting,
     is_bytes,
     is_text,
     plain_array,
     plain_values,
+    with_both_zeros,
 )
 from airflow_txlog.engine.erasure.values.spellings import (
     WORDS,
@@ -101,6 +104,11 @@ class Forms:
         if (is_text(kind) or is_bytes(kind)) and not pc.min(pc.binary_length(known)).as_py():
             raise InvalidInput(
                 f"{uri}: a subject is an empty value of {column!r}, which identifies no subject. Nothing was searched. "
+                "Leave it out."
+            )
+        if pa.types.is_floating(kind) and pc.any(pc.is_nan(known)).as_py():
+            raise InvalidInput(
+                f"{uri}: a subject is NaN, which identifies no subject, in {column!r}. Nothing was searched. "
                 "Leave it out."
             )
         logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
@@ -201,8 +209,8 @@ class Forms:
         if is_text(kind):
             return pa.array(sorted(self.texts), pa.string()).cast(kind)
         if is_bytes(kind):
-            return _fitting(sorted(self._bytes), kind)
-        return _cast_each(self.values, kind)
+            return fitting(sorted(self._bytes), kind)
+        return with_both_zeros(cast_each(self.values, kind))
 
     @cached_property
     def _bytes(self) -> frozenset[bytes]:
@@ -425,25 +433,3 @@ _PARSED = frozenset(("minvalues", "maxvalues", "partitionvalues_parsed"))
 def is_of_statistics(path: str) -> bool:
     """Return whether a column of a checkpoint, or a member of JSON, is below statistics or partition values."""
     return not _PARSED.isdisjoint(path.lower().split("."))
-
-
-def _fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_fixed_size_binary(kind):
-        values = [value for value in values if len(value) == kind.byte_width]
-    return pa.array(values, kind)
-
-
-def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values that the type holds exactly."""
-    try:
-        return values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        found = []
-        for value in values:
-            try:
-                # Of an integer's type Arrow looks at the width, not at the value.
-                exact = pa.scalar(Decimal(value.as_py())) if pa.types.is_integer(value.type) else value
-                found.append(exact.cast(kind).as_py())
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                continue
-        return pa.array(found, kind)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -151,3 +152,34 @@ def is_text(kind: pa.DataType) -> bool:
 def is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
+    """Return the values of bytes that have the length of the type."""
+    if pa.types.is_fixed_size_binary(kind):
+        values = [value for value in values if len(value) == kind.byte_width]
+    return pa.array(values, kind)
+
+
+def cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values that the type holds exactly."""
+    try:
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        found = []
+        for value in values:
+            try:
+                # Of an integer's type Arrow looks at the width, not at the value.
+                exact = pa.scalar(Decimal(value.as_py())) if pa.types.is_integer(value.type) else value
+                found.append(exact.cast(kind).as_py())
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+        return pa.array(found, kind)
+
+
+def with_both_zeros(values: pa.Array) -> pa.Array:
+    """Return values with both floats that are zero if one is: they are one value, though Arrow distinguishes them."""
+    kind = values.type
+    if pa.types.is_floating(kind) and pc.any(pc.equal(values, pa.scalar(0.0, kind))).as_py():
+        return pa.concat_arrays([values, pa.array([0.0, -0.0], kind)])
+    return values
