@@ -48,6 +48,7 @@ from airflow_txlog.jobs.source.listing import (
     find_files,
     is_listed_here,
     is_strict,
+    options_of,
 )
 from airflow_txlog.jobs.source.materialized import (
     WRITING_SOURCE,
@@ -79,7 +80,7 @@ from airflow_txlog.jobs.sql.schemas import (
     without_metadata,
 )
 from airflow_txlog.jobs.sql.table_rules import accepted_expectations
-from airflow_txlog.locations import LOCAL
+from airflow_txlog.locations import GLOB, LOCAL
 from airflow_txlog.storage.local_files import stat_linked
 
 
@@ -239,13 +240,19 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     reader = context.spark.read.format(view.format).options(**text_options(view))
     strict = StrictColumns({})
     if view.schema is not None and is_strict(view):
-        given = given_columns(context.spark, view.schema)
+        given = given_columns(view.schema, argument)
         has_bytes = context.executor.setting("spark.sql.json.enableExactStringParsing", "true").lower() == "true"
         strict = strict_columns(view, given, has_bytes=has_bytes)
         columns = strict.read_as(given) if strict.fields else columns
     if columns is not None:
         reader = reader.schema(columns)
     frame = reader.load(list(view.paths))
+    of_folders = _of_folders(view, frame, strict)
+    if of_folders and view.schema is not None:
+        # Spark leaves out folders by a column that it has itself.
+        strict = strict.without(of_folders)
+        reader = reader.schema(strict.read_as(given_columns(view.schema, argument)))
+        frame = reader.load(list(view.paths))
     check_types(frame, argument)
     _ = frame.schema
     check_view(context.spark, frame, view.paths, context.root, argument)
@@ -257,6 +264,17 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     scan = partial(_scan_of, context, view, frame, known) if is_plain else lambda: None
     size = _size_of(frame) if is_classic(context.spark) else {}
     return Source(frame=frame, reads_target=False, size=size, scan=scan)
+
+
+def _of_folders(view: FileView, frame: DataFrame, strict: StrictColumns) -> set[str]:
+    """Return the names, in lower case, of the columns that are certainly of folders and not of files."""
+    is_certain = not {"basepath", "recursivefilelookup"} & options_of(view).keys() and all(
+        "=" not in path and GLOB.search(path) is None and (path.startswith("/") or ":/" in path) for path in view.paths
+    )
+    if not strict.fields or not is_certain:
+        return set()
+    parts = {part for uri in frame.inputFiles() for part in uri.split("/")[:-1] if "=" in part}
+    return {unquote(part.partition("=")[0]).lower() for part in parts} & {name.lower() for name in strict.fields}
 
 
 def _has_header(context: JobContext, view: FileView, frame: DataFrame) -> bool:

@@ -57,7 +57,7 @@ from airflow_txlog.jobs.source.listing import (
     refused,
 )
 from airflow_txlog.jobs.source.partition_folders import Values
-from airflow_txlog.jobs.source.strict_values import StrictColumns, strict_columns
+from airflow_txlog.jobs.source.strict_values import StrictColumns, given_columns, strict_columns
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 
@@ -129,8 +129,7 @@ class _Read:
         self._options, self._files = options_of(found.view), found.filled
         self._given: StructType | None = None
         if found.view.schema is not None:
-            frame = context.spark.createDataFrame([], found.view.schema)
-            self._given = without_metadata(frame.schema, nullable=True)
+            self._given = without_metadata(given_columns(found.view.schema, found.argument), nullable=True)
         elif not found.files:
             raise found.no_rows()
         infers = context.spark.conf.get("spark.sql.sources.partitionColumnTypeInference.enabled", "true") == "true"

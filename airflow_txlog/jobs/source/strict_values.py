@@ -8,18 +8,23 @@ arrays and maps, and the numbers of JSON whose text it would first print through
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, DecimalType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, DateType, DecimalType, StringType, StructField, StructType
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.source.listing import is_strict, options_of
 from airflow_txlog.jobs.spark.causes import mark_of_value
 from airflow_txlog.jobs.sql.gate import quoted
+
+# In a schema as JSON. A name or a comment has no quote that is not escaped.
+_PADDED = re.compile(r'"(?:type|elementType|keyType|valueType)":"(?:var)?char\(')
 
 
 def text_options(view: FileView) -> dict[str, str]:
@@ -43,6 +48,10 @@ class StrictColumns:
             ]
         )
 
+    def without(self, names: Collection[str]) -> StrictColumns:
+        """Return the columns without those that folders name, by lower-case name."""
+        return StrictColumns({name: each for name, each in self.fields.items() if name.lower() not in names})
+
     def converted(self, frame: DataFrame, *, names_files: bool) -> DataFrame:
         """Return the rows with the values. `names_files`: Spark knows the file of a row."""
         if not self.fields:
@@ -55,8 +64,10 @@ class StrictColumns:
             return text
         kind, value = _shown(field), text.try_cast(field.dataType)
         is_exact = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
-        file = F.input_file_name() if names_files else F.lit("")
-        refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, kind)} "), file))
+        # No filter passes below an expression that is not deterministic, such as input_file_name().
+        is_hidden = "_metadata" not in map(str.lower, frame.columns)
+        file = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
+        refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, kind)} "), file if names_files else F.lit("")))
         return F.when(text.isNull() | is_exact, value).otherwise(refusal).alias(name, metadata=field.metadata)
 
 
@@ -77,9 +88,15 @@ def strict_columns(view: FileView, schema: StructType, *, has_bytes: bool) -> St
     return StrictColumns({each.name: each for each in schema if isinstance(each.dataType, tuple(kinds))})
 
 
-def given_columns(spark: SparkSession, schema: str) -> StructType:
-    """Return the columns of a DDL text. Raises PySparkException."""
-    return spark.createDataFrame([], schema).schema
+def given_columns(schema: str, argument: str) -> StructType:
+    """Return the columns of a DDL text. Raises InvalidJobSpec (`argument`), and PySparkException for another text."""
+    given = DataType.fromDDL(schema)
+    if _PADDED.search(given.json()):
+        raise InvalidJobSpec(
+            f"{argument}: the schema of files has no CHAR and VARCHAR. Write STRING. Nothing was read.",
+            argument=argument,
+        )
+    return given if isinstance(given, StructType) else StructType([StructField("value", given)])
 
 
 def _pattern(field: StructField) -> str:

@@ -271,6 +271,8 @@ def mark_of_value(column: str, kind: str) -> str:
 def _refused_value(raised: str) -> TxlogError | None:
     mark, _, file = raised.partition(" ")
     found = _MARKED.get(mark)
+    # Spark's `_metadata` has another form of a local URI than its other functions.
+    file = re.sub(r"^file:/(?!/)", "file:///", file)
     return None if found is None else row_does_not_fit(file or None, column=found[0], kind=found[1])
 
 

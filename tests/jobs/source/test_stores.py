@@ -480,6 +480,7 @@ REFUSED: dict[str, tuple[Callable[[], Files], str, dict[str, str], str | None, s
     "an alias of an encoding": (lambda: {"f": TWO_ROWS}, "json", {"charset": "utf8"}, None, "the encoding utf8"),
     "a compression": (lambda: {"f.snappy": TWO_ROWS}, "csv", {}, None, "f.snappy"),
     "merged schemas": (lambda: {"f": parquet(ROWS)}, "parquet", {"mergeSchema": "true"}, None, "mergeschema=true"),
+    "a padded text": (lambda: {"f": b"a\n"}, "csv", {}, "a CHAR(3)", "has no CHAR and VARCHAR"),
     "other characters": (lambda: {"f": b"\xff\n"}, "csv", {}, None, "cannot be read as CSV in UTF-8"),
     "wide characters": (lambda: {"f": '{"a": 1}'.encode("utf-16-le")}, "json", {"multiLine": "true"}, None, "JSON"),
     "no Parquet": (lambda: {"f": b"nothing of it"}, "parquet", {}, None, "cannot be read as Parquet"),

@@ -16,7 +16,10 @@ import pytest
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
-from tests.helpers.jobs import committed, error_of
+from airflow_txlog.jobs.source.frames import build_source
+from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.storage import PLAIN
+from tests.helpers.jobs import begin_job, committed, error_of
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
@@ -169,3 +172,62 @@ def test_a_decimal_of_json_keeps_its_digits(tmp_path: Path, spark: SparkSession,
     committed(run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark))
     found = Table.open(str(tmp_path / "t")).to_arrow().column("a").to_pylist()
     assert sorted(found) == sorted(Decimal(text.strip('"')) for text in NUMBERS)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_folders_are_left_out_by_a_predicate(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str], format: str
+) -> None:
+    for day, text in (("2026-11-26", "x"), ("2026-11-27", "1.50")):
+        (tmp_path / "in" / f"day={day}" / "part=1").mkdir(parents=True)
+        line = f"1,{text}\n" if format == "csv" else json.dumps({"id": 1, "amount": text})
+        (tmp_path / "in" / f"day={day}" / "part=1" / "a").write_text(line)
+    schema = "id INT, amount DECIMAL(12, 2), day DATE, part INT"
+    source = {"format": format, "path": str(tmp_path / "in"), "schema": schema}
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+    context = begin_job(spec, spark, Table.at(spec.table_uri, PLAIN), print)
+    frame = build_source(context, SqlGate(context), None).frame.where("day = DATE'2026-11-27' AND part = 1")
+    frame.explain()
+    filters = capsys.readouterr().out.partition("PartitionFilters: [")[2].partition("PushedFilters")[0]
+    assert "2026-11-27" in filters
+    assert "part" in filters
+    # The other folder has a text that is no number.
+    assert [(row["id"], str(row["amount"]), str(row["day"])) for row in frame.collect()] == [(1, "1.50", "2026-11-27")]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("place", ["day=2026-11-27", "day=*"])
+def test_a_date_of_a_file_in_a_folder_of_that_name_is_as_strict(
+    tmp_path: Path, spark: SparkSession, place: str
+) -> None:
+    folder = tmp_path / "in" / "day=2026-11-27"
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("2026-11-27T10:00:00\n")
+    source = {"format": "csv", "path": f"{tmp_path}/in/{place}", "schema": "day DATE"}
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+    assert error_of(run_job(spec, spark))["facts"]["column"] == "day"
+
+
+@pytest.mark.spark
+def test_a_column_with_the_name_of_spark_s_own_is_read(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "a.csv").write_text("1.5,x\n")
+    source = {"format": "csv", "path": f"{tmp_path}/a.csv", "schema": "a DECIMAL(12, 2), _metadata STRING"}
+    committed(run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark))
+    (tmp_path / "a.csv").write_text("1.555,x\n")
+    error = error_of(
+        run_job(job_spec(operation="write", table_uri=str(tmp_path / "u"), arguments={"source": source}), spark)
+    )
+    assert error["facts"]["file"].endswith("/a.csv")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["CHAR(3)", "VARCHAR(3)", "ARRAY<STRUCT<b: CHAR(3)>>"])
+def test_a_type_that_no_file_has_is_refused(tmp_path: Path, spark: SparkSession, kind: str) -> None:
+    (tmp_path / "a.json").write_text("{}\n")
+    source = {"format": "json", "path": f"{tmp_path}/a.json", "schema": f"a {kind}"}
+    error = error_of(
+        run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark)
+    )
+    assert error["type"] == "InvalidJobSpec"
+    assert "the schema of files has no CHAR and VARCHAR. Write STRING." in error["message"]
