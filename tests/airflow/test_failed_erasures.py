@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 
 from airflow_txlog.contract.erasure import check_report
-from airflow_txlog.engine.erasure import removal
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure import object_verdicts, removal
 from airflow_txlog.errors import ErasureIncomplete, TableError
+from airflow_txlog.jobs.operations import verify_erasure
 from airflow_txlog.operators import DeltaEraseOperator
-from tests.engine.erasure.test_described_files import EMAIL, SUBJECT, table_with_subject
+from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.base import FileInfo
+from tests.engine.erasure.test_described_files import EMAIL, SUBJECT, rows, table_with_subject
+from tests.engine.erasure.test_removal import VECTORS, folder_of
 from tests.helpers.byte_search import holding
 from tests.helpers.jobs import committed, run
+from tests.helpers.rows import append
 
 pytestmark = pytest.mark.airflow
 
@@ -88,3 +94,92 @@ def test_a_table_that_is_left_alone_for_a_held_clone_is_not_complete(tmp_path: P
     assert holding(tmp_path / "users", EMAIL)
     table, _ = report_of(raised.value.facts["report"])["tables"]
     assert (table["state"], "its shallow clone" in table["reason"]) == ("not erased", True)
+
+
+def with_an_old_file_of_the_subject(uri: str) -> Path:
+    """Bring the subject back, and delete its row. Return the file that held it, and that no version needs."""
+    table = Table.open(uri)
+    before = set(folder_of(table).glob("*.parquet"))
+    append(table, rows((1, "bob@example.org"), (SUBJECT, EMAIL), (9_000_000_000, "carol@example.org")))
+    (old,) = set(folder_of(table).glob("*.parquet")) - before
+    run(None, "delete", table, predicate=None, keys={"column": "user_id", "values": [SUBJECT]})
+    return old
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["before the listing", "after the listing"])
+def test_the_log_may_not_describe_a_file_that_goes_before_the_verification_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
+) -> None:
+    users = table_with_subject(tmp_path / "users")
+    verified, verify, verdict_on = DeltaEraseOperator.verified, verify_erasure.verify, object_verdicts.verdict_on
+    old: list[Path] = []
+
+    def late(operator: DeltaEraseOperator, *given: Any) -> Any:
+        old.append(with_an_old_file_of_the_subject(users.uri))
+        return verified(operator, *given)
+
+    def vacuumed(*given: Any) -> Any:
+        if not is_listed:
+            old[0].unlink()
+        return verify(*given)
+
+    def vacuumed_then(store: LocalStore, info: FileInfo, forms: Any) -> Any:
+        if info.path == old[0].name:
+            old[0].unlink(missing_ok=True)
+        return verdict_on(store, info, forms)
+
+    monkeypatch.setattr(DeltaEraseOperator, "verified", late)
+    monkeypatch.setattr(verify_erasure, "verify", vacuumed)
+    monkeypatch.setattr(object_verdicts, "verdict_on", vacuumed_then)
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, users.uri)
+    assert not old[0].exists()
+    (table,) = report_of(raised.value.facts["report"])["tables"]
+    assert {(each["verdict"], "that may have held" in each["places"]) for each in table["left"]} == {
+        ("statistic only", True)
+    }
+
+
+def test_a_file_that_comes_and_goes_during_the_verification_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = table_with_subject(tmp_path / "users")
+    verify, verdict_on = verify_erasure.verify, object_verdicts.verdict_on
+    old: list[Path] = []
+
+    def late(*given: Any) -> Any:
+        old.append(with_an_old_file_of_the_subject(users.uri))
+        return verify(*given)
+
+    def vacuumed(store: LocalStore, info: FileInfo, forms: Any) -> Any:
+        if info.path.endswith(".parquet"):
+            old[0].unlink(missing_ok=True)
+        return verdict_on(store, info, forms)
+
+    monkeypatch.setattr(verify_erasure, "verify", late)
+    monkeypatch.setattr(object_verdicts, "verdict_on", vacuumed)
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, users.uri)
+    assert not old[0].exists()
+    assert list((raised.value.left or {}).values()) == [1]
+
+
+def test_a_file_that_another_vacuum_deletes_before_the_erasure_opens_it_leaves_no_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = table_with_subject(tmp_path / "users", VECTORS)
+    old = next(folder_of(users).glob("*.parquet"))
+    verdict_on = removal.verdict_on
+    gone: list[str] = []
+
+    def vacuumed(store: LocalStore, info: FileInfo, forms: Any) -> Any:
+        if info.path.endswith(".parquet") and "/" not in info.path:
+            gone.append(info.path)
+            folder_of(users).joinpath(info.path).unlink()
+        return verdict_on(store, info, forms)
+
+    monkeypatch.setattr(removal, "verdict_on", vacuumed)
+    assert erase(tmp_path, users.uri)["complete"]
+    assert gone
+    assert not old.exists()
+    assert holding(tmp_path / "users", EMAIL) == []

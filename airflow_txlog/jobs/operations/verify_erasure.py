@@ -102,7 +102,8 @@ def verify_erasure(context: JobContext) -> JobResult:
 class _Described:
     """The files that are gone after an erasure, and that an object of the log may still describe by values.
 
-    A file that no list of the erasure has went before it, by a vacuum. Whether it held a subject is unknown.
+    A file that no list of the erasure has went before it, by a vacuum, or went meanwhile, before it was opened. Whether
+    it held a subject is unknown.
     """
 
     def __init__(self, snapshot: Snapshot, requests: Requests, lists: Store, records: Sequence[ErasureRecord]) -> None:
@@ -115,6 +116,17 @@ class _Described:
         }
         live = canonical_paths(snapshot.files(columns=["path"]).column("path"), snapshot.uri).to_pylist()
         self._there = {*live, *(info.path for info in self._store.walk(lambda folder: None))}
+        self._unopened = {path for path in self._there if not _is_of_log(path)}
+
+    def note(self, target: FileInfo | str, found: ObjectVerdict) -> None:
+        """Note an object that was opened. One that was gone by then was not."""
+        if not isinstance(target, str) and found.verdict != "deleted":
+            self._unopened.discard(target.path)
+
+    def drop_unopened(self) -> bool:
+        """Count the files that were there and were not opened as gone, if they are. Return whether there are some."""
+        self._there -= self._unopened
+        return bool(self._unopened)
 
     def added_to(self, held: Holders, target: FileInfo | str) -> Holders:
         """Return the verdicts with that of an object which describes a file of a request's subject."""
@@ -134,7 +146,12 @@ class _Described:
         return Holders(by_request, held.others)
 
     def _is_gone(self, path: str) -> bool:
-        return is_absolute(path) or self._store.stat(path) is None
+        if is_absolute(path) or self._store.stat(path) is None:
+            return True
+        # It has appeared meanwhile. It may go again before it is opened.
+        self._there.add(path)
+        self._unopened.add(path)
+        return False
 
 
 def _is_of_log(path: str) -> bool:
@@ -145,16 +162,27 @@ def _verdicts(snapshot: Snapshot, requests: Requests, gone: _Described | None) -
     """Return the verdicts on each object: for the requests whose subject it holds, and for the others."""
     attribution = Attribution(snapshot.store, requests)
     # A verdict stays here as long as its id is looked for: not each is yielded.
-    noted: dict[int, tuple[ObjectVerdict, Holders]] = {}
+    noted: dict[int, tuple[ObjectVerdict, Holders, FileInfo | str]] = {}
 
     def note(target: FileInfo | str, found: ObjectVerdict) -> None:
         holders = attribution.of(target, found)
-        noted[id(found)] = found, holders if gone is None else gone.added_to(holders, target)
+        if gone is not None:
+            gone.note(target, found)
+            holders = gone.added_to(holders, target)
+        noted[id(found)] = found, holders, target
 
-    held = []
+    held: list[Holders] = []
+    of_log: dict[int, FileInfo] = {}
     for found in verify(snapshot, requests.forms, note):
-        held.append(noted[id(found)][1] if id(found) in noted else Holders({}, found))
+        _, holders, target = noted.get(id(found), (found, Holders({}, found), ""))
+        if not isinstance(target, str) and _is_of_log(target.path):
+            of_log[len(held)] = target
+        held.append(holders)
         noted.clear()
+    # What was read of the log by then may describe them.
+    if gone is not None and gone.drop_unopened():
+        for at, target in of_log.items():
+            held[at] = gone.added_to(held[at], target)
     return held
 
 
