@@ -149,6 +149,9 @@ class _Removing:
 
     def _holds(self, info: FileInfo, named: Collection[str] = ()) -> bool:
         verdict = verdict_on(self._store, info, self._forms)
+        if verdict.verdict == "deleted":
+            # By another cleanup, since it was listed: nothing has searched it.
+            self._clean.discard(info.path)
         if verdict.passes and info.path.startswith(_LOG) and self._describes_unclean(info):
             verdict = replace(verdict, verdict="statistic only", traces=(DESCRIBED,))
         # One that cannot be read may hold a value.
