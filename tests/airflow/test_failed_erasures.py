@@ -183,3 +183,21 @@ def test_a_file_that_another_vacuum_deletes_before_the_erasure_opens_it_leaves_n
     assert gone
     assert not old.exists()
     assert holding(tmp_path / "users", EMAIL) == []
+
+
+def test_the_next_erasure_deletes_the_probe_of_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = table_with_subject(tmp_path / "users")
+    delete = LocalStore.delete
+
+    def killed(self: LocalStore, path: str) -> None:
+        if path.startswith("txlog-write-check-"):
+            raise KeyboardInterrupt
+        delete(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase(tmp_path, users.uri)
+    assert list((tmp_path / "reports").glob("txlog-write-check-*"))
+    assert erase(tmp_path, users.uri)["complete"]
+    assert not list((tmp_path / "reports").glob("txlog-write-check-*"))

@@ -1,6 +1,7 @@
 """The checks that an erasure makes before its first delete: nothing that is used at its end may fail only then.
 
-The invariant: no table is changed. The folder of the report gets one small file, which is deleted again.
+The invariant: no table is changed. The folder of the report gets one empty file, which is deleted again. If a try is
+killed before that, the next one deletes it. A folder in which nothing may be deleted keeps one of each try.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from airflow_txlog.errors import InvalidJobSpec, TableError, UnsupportedFeature
 if TYPE_CHECKING:
     from airflow_txlog.hooks.txlog import TxlogHook
 
-_PROBE = "txlog-write-check"
+_PROBE = "txlog-write-check-"
 
 
 def check_subjects(hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]) -> None:
@@ -62,8 +63,10 @@ def check_folder(hook: TxlogHook, report_uri: str, places: Collection[str]) -> N
             argument="report_uri",
         )
     # A new name each time: some stores let only those who may delete replace an object.
-    probe = f"{_PROBE}-{SYSTEM_CLOCK.unique_id()}"
+    probe = f"{_PROBE}{SYSTEM_CLOCK.unique_id()}"
     store.put(probe, b"")
-    # A folder may allow writing alone.
+    # A folder may allow writing alone, or forbid to list it.
     with suppress(OSError):
         store.delete(probe)
+        for left in list(store.walk(lambda folder: None, prefix=_PROBE)):
+            store.delete(left.path)
