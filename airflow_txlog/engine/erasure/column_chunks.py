@@ -34,7 +34,7 @@ from airflow_txlog.engine.erasure.values.plain import Plain, is_text, plain_arra
 
 # Numbers of fields in parquet.thrift: of a column chunk, and of its metadata.
 META_DATA, INDEX_OFFSET, INDEX_LENGTH = 3, 6, 7
-_STATISTICS, BLOOM_OFFSET = 12, 14
+STATISTICS, BLOOM_OFFSET = 12, 14
 # Of a Bloom filter's header: the number of bytes that follow it.
 _BLOOM_BITS = 1
 _BOUNDS = (1, 2, 5, 6)
@@ -109,7 +109,7 @@ def _traces_in_chunk(
     parquet: OpenParquet, group: int, leaf: SearchedLeaf, chunk: Fields, forms: Forms
 ) -> Iterator[tuple[str, Kind]]:
     metadata = fields_of(chunk[META_DATA][1])
-    if _in_statistics(metadata, _STATISTICS, leaf):
+    if _in_statistics(metadata, STATISTICS, leaf):
         yield "statistics", "statistic"
     if _in_index(parquet.source, chunk, leaf):
         yield "page index", "statistic"
@@ -144,9 +144,13 @@ def range_of_chunk(chunk: Any) -> tuple[int, int]:
 def _in_statistics(fields: Fields, number: int, leaf: SearchedLeaf) -> bool:
     if number not in fields:
         return False
-    statistics = fields_of(fields[number][1])
-    bounds = (binary_of(statistics, bound) for bound in _BOUNDS)
-    return any(bound is not None and leaf.plain.in_bound(bound) for bound in bounds)
+    return any(map(leaf.plain.in_bound, bounds_in(fields[number][1])))
+
+
+def bounds_in(statistics: bytes) -> list[bytes]:
+    """Return the bounds in the statistics of a column chunk or of a page."""
+    fields = fields_of(statistics)
+    return [bound for number in _BOUNDS if (bound := binary_of(fields, number)) is not None]
 
 
 def _in_index(source: Any, chunk: Fields, leaf: SearchedLeaf) -> bool:

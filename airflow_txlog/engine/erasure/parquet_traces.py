@@ -31,8 +31,10 @@ from airflow_txlog.engine.erasure.column_chunks import (
     INDEX_LENGTH,
     INDEX_OFFSET,
     META_DATA,
+    STATISTICS,
     SearchedLeaf,
     bloom_filter_bytes,
+    bounds_in,
     bytes_of_chunk_hold,
     leaf_numbers,
     leaf_types,
@@ -66,9 +68,9 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
         searched = list(_searched(parquet, forms))
         yield from _in_rows(file, parquet, searched, forms)
         raw = footer_of(parquet.source)
-        yield from _in_footer(raw, parquet, forms)
         groups = structs_of(fields_of(raw), _ROW_GROUPS)
         chunks = [[fields_of(chunk) for chunk in structs_of(fields_of(group), _COLUMNS)] for group in groups]
+        yield from _in_footer(raw, parquet, forms, _compared_bounds(file, searched, chunks, forms))
         by_number = {leaf.number: leaf for leaf in searched if leaf.plain.values or _needs_texts(parquet, leaf, forms)}
         for group, of_group in enumerate(chunks):
             for number, chunk in enumerate(of_group):
@@ -276,7 +278,8 @@ def _is_value_of(name: str, path: str) -> bool:
 
 
 def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> Iterator[tuple[Kind, int]]:
-    if count := forms.in_column(values, path):
+    is_json = is_log and _is_statistics_in_json(path)
+    if not is_json and (count := forms.in_column(values, path)):
         yield "statistic" if is_log and is_of_statistics(path) else "value", count
     # The texts of a checkpoint are JSON, paths and bounds, which hold a value as a part.
     elif is_log and pa.types.is_string(plain_type(values.type)):
@@ -284,12 +287,47 @@ def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> It
             yield kind, 1
 
 
+def _is_statistics_in_json(path: str) -> bool:
+    """Return whether a column of a checkpoint has statistics as JSON, of which the bounds of the key are compared."""
+    return path.rpartition(".")[2] == "stats"
+
+
 # --- beside the rows --------------------------------------------------------------------------------------------------
 
 
-def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms) -> Iterator[Trace]:
-    """Search the footer's texts: names, and key-values, in base 64 too."""
+def _compared_bounds(
+    file: DataFile, searched: Sequence[SearchedLeaf], chunks: Sequence[Sequence[Fields]], forms: Forms
+) -> Iterator[bytes]:
+    """Yield the statistics in the footer that are compared as bounds: the key of another person may hold a value.
+
+    They are those of the key, whose chunks are searched, and of JSON in a checkpoint, unless a bound is a value.
+    """
+    for leaf in searched:
+        is_json = _is_log_json(file, leaf)
+        if not is_json and not (forms.is_key(leaf.path) and leaf.plain.values):
+            continue
+        for of_group in chunks:
+            metadata = fields_of(of_group[leaf.number][META_DATA][1])
+            if STATISTICS not in metadata:
+                continue
+            raw = metadata[STATISTICS][1]
+            bounds = bounds_in(raw)
+            texts = (bound.decode(errors="replace") for bound in bounds)
+            if not any(kinds_of_texts(texts, leaf.path, forms) if is_json else map(leaf.plain.in_bound, bounds)):
+                yield raw
+
+
+def _is_log_json(file: DataFile, leaf: SearchedLeaf) -> bool:
+    return _is_of_log(file) and is_text(leaf.kind) and _is_statistics_in_json(leaf.path)
+
+
+def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms, compared: Iterator[bytes]) -> Iterator[Trace]:
+    """Search the footer's texts: names, and key-values, in base 64 too. `compared`: the parts that are not searched."""
     key_values = parquet.metadata.metadata or {}
+    if forms.in_bytes(raw):
+        for part in compared:
+            if forms.in_bytes(part):
+                raw = raw.replace(part, bytes(len(part)), 1)
     packed = [raw]
     for value in key_values.values():
         with suppress(ValueError):

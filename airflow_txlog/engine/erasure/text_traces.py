@@ -19,6 +19,8 @@ from airflow_txlog.engine.erasure.traces import Kind, Trace
 from airflow_txlog.engine.erasure.values.forms import Forms
 
 _BOUNDS = frozenset(("minValues", "maxValues"))
+# Statistics with numbers of rows below the names of columns.
+_NULL_COUNT = "nullCount"
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # The first bytes of what is compressed as a whole, with Arrow's name of the codec.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
@@ -42,8 +44,21 @@ def traces_in_text(data: bytes, forms: Forms) -> Iterator[Trace]:
         yield Trace(place, kind, count)
     # The first line of a table in a text names the columns.
     lines = "\n".join(value for keys, value in found if not keys and isinstance(value, str))
-    if not places and (forms.in_bytes(data) or forms.in_named_text(lines, "")):
+    if not places and (_in_bytes(data, found, forms) or forms.in_named_text(lines, "")):
         yield Trace("bytes", "value")
+
+
+def _in_bytes(data: bytes, scalars: Iterable[_Scalar], forms: Forms) -> bool:
+    """Return whether bytes hold a value beside the bounds of the key, which are compared as a whole."""
+    if not forms.in_bytes(data):
+        return False
+    for keys, bound in scalars:
+        if isinstance(bound, str) and forms.is_bound_of_key(keys) and forms.in_text(bound):
+            once = json.dumps(bound)[1:-1]
+            spelled = (form.encode(errors="replace") for form in (bound, once, json.dumps(once)[1:-1]))
+            form = next((form for form in spelled if form in data), b"")
+            data = data.replace(form, bytes(len(form)), 1)
+    return forms.in_bytes(data)
 
 
 def decompressed(data: bytes) -> bytes:
@@ -93,7 +108,10 @@ def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
         own = (key for key in reversed(keys) if key.lower() in forms.names)
         text, name = spellings[0], next(own, keys[-1] if keys else "")
         is_bound = not _BOUNDS.isdisjoint(keys)
-        if holds or any(forms.in_named_text(each, name) for each in spellings):
+        if is_bound and forms.is_bound_of_key(keys):
+            # The key of another person may hold the value.
+            holds = forms.in_bound(text) or any(forms.holding(keys))
+        if holds or (_NULL_COUNT not in keys[:-1] and any(forms.in_named_text(each, name) for each in spellings)):
             found.append("statistic" if is_bound else "value")
         else:
             found.append("statistic" if is_bound and forms.may_be_shortened(text) else None)

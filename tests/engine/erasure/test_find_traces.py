@@ -806,6 +806,32 @@ def test_zero_and_minus_zero_are_one_value(tmp_path: Path, kind: pa.DataType, *,
         assert {"rows, column 'key'"} <= places(found["0.parquet"]) & places(found["minus 0.parquet"])
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_the_key_of_another_person_that_holds_the_value_is_no_trace(tmp_path: Path, kind: pa.DataType) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("key", kind), ("note", pa.string())]))
+    value, other = pa.array(["zoë.a", "mzoë.all"], kind).to_pylist()
+    stray, line = tmp_path / "t" / "stray.parquet", "a.compacted.json"
+
+    def write(key: Any, note: str, bound: str, more: dict[str, Any]) -> dict[str, ObjectVerdict]:
+        pq.write_table(pa.table({"key": pa.array([key], kind), "note": [note]}), stray, write_page_index=True)
+        statistics = json.dumps({"minValues": {"key": bound}, "maxValues": {"key": bound}})
+        (tmp_path / "t" / LOG / line).write_text(json.dumps({"add": {"path": "x", "stats": statistics, **more}}))
+        return {path.rpartition("/")[2]: verdict for path, verdict in found_in(table, [value], "key").items()}
+
+    assert write(other, "x", "mzoë.all", {}) == {}
+    # Everywhere else it counts inside of a longer text, beside such a bound too.
+    assert places(only(write(other, "mzoë.all", "mzoë.all", {}))) >= {"rows, column 'note'", "footer"}
+    assert set(write(other, "x", "mzoë.all", {"tags": {"who": "mzoë.all"}})) == {line}
+    assert set(write(value, "x", "zoë.a", {})) == {stray.name, line}
+    assert set(write(other, "x", "zoë", {})) == {line}
+
+
+def test_a_number_of_nulls_is_no_value(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    append(table, [{"id": 7}, {"id": None}])
+    assert found_in(table, [1], "id") == {}
+
+
 def test_a_column_of_many_values_is_no_key(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", pa.schema([("tags", pa.list_(pa.string()))]))
     with pytest.raises(InvalidInput, match="single values"):

@@ -100,6 +100,22 @@ def test_keys_of_every_type_are_erased_also_where_they_name_partitions(
         assert sorted(table.to_arrow().column("n").to_pylist()) == [2, 2, 3, 3]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_the_key_of_another_person_that_holds_the_value_stays_and_ends_no_erasure(
+    tmp_path: Path, kind: pa.DataType, *, is_alone: bool
+) -> None:
+    keys = pa.array(["alice", "malice"], kind)
+    data = pa.table({"key": keys, "n": [1, 2]})
+    parts = [data.slice(0, 1), data.slice(1)] if is_alone else [data]
+    properties = VECTORS | {"delta.checkpoint.writeStatsAsStruct": "true"}
+    table = make_table(tmp_path / "t", *parts, properties=properties)
+    committed(erase(table, keys[0].as_py(), column="key"))
+    assert table.to_arrow().column("n").to_pylist() == [2]
+    assert [each for each in table.find_traces("key", keys[:1].to_pylist()) if not each.passes] == []
+    assert [each for each in table.find_traces("key", keys[1:].to_pylist()) if not each.passes]
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("value", [1.5, 0.0, -0.0])
 def test_a_step_that_goes_on_in_spark_finds_its_keys_again(tmp_path: Path, spark: SparkSession, value: float) -> None:

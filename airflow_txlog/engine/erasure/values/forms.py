@@ -171,8 +171,10 @@ class Forms:
             named = self._naming(values) if self._common else 0
             return named or len(self._numbers_of_holding(values))
         count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
+        if count or self.is_key(path) or not is_bytes(kind):
+            return count
         # A variant holds texts among other bytes.
-        return count or int(is_bytes(kind) and self.in_bytes(values.buffers()[-1] or b""))
+        return int(self.in_bytes(values.buffers()[-1] or b""))
 
     def are_values(self, leaf: pa.Array) -> pa.Array:
         """Return for each row of the key whether it is one of the values."""
@@ -251,6 +253,18 @@ class Forms:
         return Plain(self._bytes)
 
     # --- texts ------------------------------------------------------------------------------------------------------
+
+    def is_bound_of_key(self, names: Sequence[str]) -> bool:
+        """Return whether a member of JSON, by the names of the members around it, is a bound of the key."""
+        return f".{'.'.join(names)}".lower().endswith(self._bounds)
+
+    @cached_property
+    def _bounds(self) -> tuple[str, ...]:
+        return tuple(f".{bounds}.{each.lower()}" for each in self.paths for bounds in ("minvalues", "maxvalues"))
+
+    def in_bound(self, text: str) -> bool:
+        """Return whether a bound of the key is a value, or may be one that was shortened."""
+        return not self.texts.isdisjoint((text, text.rstrip(_TIE_BREAKERS))) or self.may_be_shortened(text)
 
     def may_be_shortened(self, text: str) -> bool:
         """Return whether a bound in a text may be a value that was shortened."""
