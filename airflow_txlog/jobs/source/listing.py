@@ -19,6 +19,7 @@ from typing import NamedTuple
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.contract.restrictions import OPTIONS
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, parse_name
+from airflow_txlog.engine.table.schema.ddl import column_names
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.partition_folders import Values, above_values, check_in_one_place, values_in
@@ -274,7 +275,7 @@ def is_strict(view: FileView) -> bool:
     options = options_of(view)
     if view.format not in ("csv", "json") or "columnnameofcorruptrecord" in options:
         return False
-    has_corrupt = CORRUPT_RECORD in (view.schema or "").lower()
+    has_corrupt = CORRUPT_RECORD in column_names(view.schema or "")
     return options.get("mode", "permissive" if has_corrupt else "failfast").lower() == "failfast"
 
 

@@ -231,3 +231,23 @@ def test_a_type_that_no_file_has_is_refused(tmp_path: Path, spark: SparkSession,
     )
     assert error["type"] == "InvalidJobSpec"
     assert "the schema of files has no CHAR and VARCHAR. Write STRING." in error["message"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("schema", "is_error"),
+    [
+        ("id INT COMMENT 'no _corrupt_record', b STRING", True),
+        ("id INT, is_corrupt_record STRING", True),
+        ("id INT, b STRUCT<c: INT, _corrupt_record: STRING>", True),
+        ("id INT, /* , _corrupt_record */ b DECIMAL(5, 2)", True),
+        ("id INT, `_corrupt_record` STRING", False),
+    ],
+)
+def test_only_a_column_for_the_texts_of_rows_takes_rows_that_do_not_fit(
+    tmp_path: Path, spark: SparkSession, schema: str, is_error: bool
+) -> None:
+    (tmp_path / "a.json").write_text('{"id": "x"}\n')
+    source = {"format": "json", "path": f"{tmp_path}/a.json", "schema": schema}
+    result = run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark)
+    assert (error_of(result)["type"] == "InvalidInput") if is_error else committed(result)

@@ -50,6 +50,25 @@ def type_of_ddl(text: str) -> DataType:
     return _Ddl(text).whole()
 
 
+# Comments and texts, names in quotes, brackets, commas, and words.
+_PART = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`((?:[^`]|``)*)`|([<(])|([>)])|(,)|([^\s,:<>()`'"]+)""",
+    re.DOTALL,
+)
+
+
+def column_names(text: str) -> list[str]:
+    """Return the names of the columns of `id BIGINT, name STRING COMMENT 'n'`, whatever their types."""
+    names: list[str] = []
+    depth, is_next = 0, True
+    for quoted, opens, closes, comma, word in _PART.findall(text):
+        depth += bool(opens) - bool(closes)
+        if is_next and (quoted or word):
+            names.append(word or quoted.replace("``", "`"))
+        is_next = (is_next and not (quoted or word)) or (bool(comma) and depth == 0)
+    return names
+
+
 class _Ddl:
     """One text, cut into (kind, text) pairs."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.engine.table.schema.ddl import type_of_ddl
+from airflow_txlog.engine.table.schema.ddl import column_names, type_of_ddl
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.errors import SchemaMismatch
 
@@ -58,3 +58,17 @@ def test_a_member_has_its_comment_and_may_forbid_null() -> None:
 def test_no_other_text_is_a_type(text: str) -> None:
     with pytest.raises(SchemaMismatch):
         type_of_ddl(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("id INT, name STRING", ["id", "name"]),
+        ("`a ``b``, c` DECIMAL(12, 2) COMMENT 'x, y INT', z:STRING NOT NULL", ["a `b`, c", "z"]),
+        ('a STRUCT<b: INT, c: ARRAY<MAP<STRING, INT>>>, d INT COMMENT "it\'s, e"', ["a", "d"]),
+        ("a INT -- , b INT\n, c INT /* , d */", ["a", "c"]),
+        ("", []),
+    ],
+)
+def test_the_names_of_columns_are_those_outside_of_types_and_comments(text: str, names: list[str]) -> None:
+    assert column_names(text) == names
