@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from airflow_txlog.contract.erasure import check_report
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure import object_verdicts, removal
 from airflow_txlog.errors import ErasureIncomplete, TableError
+from airflow_txlog.jobs.operations import erase as erase_job
 from airflow_txlog.jobs.operations import verify_erasure
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import LocalStore
@@ -36,13 +39,11 @@ def erase(tmp_path: Path, *uris: str, **given: Any) -> dict[str, Any]:
     return DeltaEraseOperator(
         task_id="erase",
         tables=dict.fromkeys(uris, "user_id"),
-        subjects=[SUBJECT],
-        request_id="r-17",
         report_uri=str(tmp_path / "reports"),
         signing_conn_id="signer",
         runner="in_process",
         writer_hours=0,
-        **given,
+        **{"subjects": [SUBJECT], "request_id": "r-17", **given},
     ).execute({})  # type: ignore[typeddict-item]
 
 
@@ -168,7 +169,6 @@ def test_a_file_that_another_vacuum_deletes_before_the_erasure_opens_it_leaves_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users = table_with_subject(tmp_path / "users", VECTORS)
-    old = next(folder_of(users).glob("*.parquet"))
     verdict_on = removal.verdict_on
     gone: list[str] = []
 
@@ -181,7 +181,6 @@ def test_a_file_that_another_vacuum_deletes_before_the_erasure_opens_it_leaves_n
     monkeypatch.setattr(removal, "verdict_on", vacuumed)
     assert erase(tmp_path, users.uri)["complete"]
     assert gone
-    assert not old.exists()
     assert holding(tmp_path / "users", EMAIL) == []
 
 
@@ -201,3 +200,104 @@ def test_the_next_erasure_deletes_the_probe_of_a_killed_one(tmp_path: Path, monk
     assert list((tmp_path / "reports").glob("txlog-write-check-*"))
     assert erase(tmp_path, users.uri)["complete"]
     assert not list((tmp_path / "reports").glob("txlog-write-check-*"))
+
+
+class _Killed(BaseException):
+    """The end of a process, which no handler stops."""
+
+
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, where: Any, name: str, *, after: bool) -> None:
+    """Erase, and be killed before a function, or after it."""
+    call = getattr(where, name)
+
+    def killed(*given: Any, **named: Any) -> Any:
+        if after:
+            call(*given, **named)
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, killed)
+        with pytest.raises(_Killed):
+            erase(tmp_path, uri)
+
+
+def test_the_report_has_the_facts_of_a_run_that_was_killed_during_the_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = table_with_subject(tmp_path / "users", VECTORS)
+    stopped(tmp_path, monkeypatch, users.uri, removal, "vacuum_table", after=True)
+    killed_at = dt.datetime.now(dt.UTC).isoformat()
+    time.sleep(0.01)
+    report = report_of(erase(tmp_path, users.uri)["report"])
+    (table,) = report["tables"]
+    assert (table["num_deleted_rows"], table["num_erased_objects"] > 2) == (2, True)
+    assert [each["name"] for each in table["steps"]] == ["delete", "purge", "remove", "remove"]
+    assert [each["at"] is None for each in table["steps"]] == [False, False, True, False]
+    assert table["steps"][0]["at"] < table["steps"][2]["begun"] < killed_at < table["steps"][3]["at"]
+    assert report["times"]["gone_from_latest_version"] == table["steps"][1]["at"]
+    assert report["times"]["gone_from_storage"] == table["steps"][3]["at"]
+    # Those of the killed run, and its own commits, which the cut of the log ends.
+    assert table["steps"][3]["ended_versions"].startswith("0-3, ")
+    page = next((tmp_path / "reports").glob("*.html")).read_text()
+    assert "Erased: 2 rows" in page
+    assert "unknown, after" in page
+    # A later run of the same request counts nothing twice.
+    later = report_of(erase(tmp_path, users.uri)["report"])["tables"][0]
+    assert later["num_deleted_rows"] == 2
+    assert not list((tmp_path / "reports").glob("planned-*"))
+
+
+def test_rows_that_a_killed_run_deleted_and_did_not_note_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = table_with_subject(tmp_path / "users")
+    stopped(tmp_path, monkeypatch, users.uri, erase_job, "delete", after=True)
+    report = report_of(erase(tmp_path, users.uri)["report"])
+    (table,) = report["tables"]
+    assert (table["num_deleted_rows"], table["num_erased_objects"] > 2) == (None, True)
+    assert [(each["name"], each["at"] is None) for each in table["steps"]] == [("delete", True), ("remove", False)]
+    assert report["times"]["gone_from_latest_version"] == table["steps"][1]["at"]
+    page = next((tmp_path / "reports").glob("*.html")).read_text()
+    assert "Erased: an unknown number of rows, " in page
+
+
+def test_a_run_that_was_killed_before_its_delete_makes_nothing_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = table_with_subject(tmp_path / "users")
+    stopped(tmp_path, monkeypatch, users.uri, erase_job, "delete", after=False)
+    (table,) = report_of(erase(tmp_path, users.uri)["report"])["tables"]
+    assert table["num_deleted_rows"] == 2
+    assert [each["name"] for each in table["steps"]] == ["delete", "remove"]
+
+
+def test_without_the_secret_what_earlier_runs_of_a_request_deleted_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "short")
+    users = table_with_subject(tmp_path / "users")
+    assert report_of(erase(tmp_path, users.uri)["report"])["tables"][0]["num_deleted_rows"] == 2
+    again = report_of(erase(tmp_path, users.uri)["report"])["tables"][0]
+    assert (again["num_deleted_rows"], again["num_erased_objects"]) == (None, None)
+    other = report_of(erase(tmp_path, users.uri, request_id="r-18")["report"])["tables"][0]
+    assert (other["num_deleted_rows"], other["num_erased_objects"]) == (0, 0)
+
+
+def test_the_steps_of_a_killed_run_for_several_requests_are_in_the_report_of_each_that_follows_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = table_with_subject(tmp_path / "users")
+    several = {"subjects": None, "request_id": None, "requests": {"r-17": [SUBJECT], "r-18": [9_000_000_000]}}
+    with monkeypatch.context() as patch:
+        patch.setattr(erase_job, "optimize", _raise_killed)
+        with pytest.raises(_Killed):
+            erase(tmp_path, users.uri, **several)
+    for request_id, subject in (("r-17", SUBJECT), ("r-18", 9_000_000_000)):
+        (table,) = report_of(erase(tmp_path, users.uri, request_id=request_id, subjects=[subject])["report"])["tables"]
+        # Of all requests of the run: both rows of the one, and all three of the other.
+        assert table["num_deleted_rows"] == 5
+    assert not list((tmp_path / "reports").glob("planned-*"))
+
+
+def _raise_killed(*_: Any) -> None:
+    raise _Killed

@@ -122,7 +122,7 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         verdicts = [(name, count, _VERDICTS.get(name, "")) for name, count in sorted(table["verdicts"].items())]
         yield from _rows(("verdict", "objects", "meaning"), verdicts)
         if table["steps"]:
-            steps = [(_step(each), each.get("version", ""), _moment(each.get("at"))) for each in table["steps"]]
+            steps = [(_step(each), _known(each.get("version")), _time_of(each)) for each in table["steps"]]
             yield from _rows(("step", "version", "at"), steps)
         if table["left"]:
             left = [(each["path"], each["verdict"], each["places"]) for each in table["left"]]
@@ -152,14 +152,26 @@ def _known(value: Any) -> str:
 def _erased(table: Mapping[str, Any]) -> Iterable[str]:
     """Yield how much went, and which versions ended with it."""
     rows, objects = table.get("num_deleted_rows"), table.get("num_erased_objects")
-    if rows is not None:
-        text = f"Erased: {_number(rows, 'row')}, {_number(objects or 0, 'object')}."
-        yield f"<p>{text if rows or objects else 'No row and no object of the subjects was found.'}</p>"
+    if table["steps"] or rows is not None:
+        text = f"Erased: {_count(rows, 'row')}, {_count(objects, 'object')}."
+        yield f"<p>{'No row and no object of the subjects was found.' if rows == objects == 0 else text}</p>"
+        if rows is None:
+            yield "<p>A run of the erasure was stopped before it noted what it had deleted.</p>"
     ended = [str(step["ended_versions"]) for step in table["steps"] if step.get("ended_versions")]
     if ended:
         yield f"<p>Versions that can no longer be read: {escape(', '.join(ended))}.</p>"
     if table["digests"] is None:
         yield '<p class="muted">No key for digests is configured, so the report does not show who the subjects are.</p>'
+
+
+def _count(count: int | None, noun: str) -> str:
+    return f"an unknown number of {noun}s" if count is None else _number(count, noun)
+
+
+def _time_of(step: Mapping[str, Any]) -> str:
+    if step.get("at") is None:
+        return f"unknown, after {_moment(step['begun'])}" if step.get("begun") else "unknown"
+    return _moment(step["at"])
 
 
 def _step(step: Mapping[str, Any]) -> str:

@@ -66,7 +66,8 @@ class Findings:
     `state`: "verified"; or with a `reason` "out of scope" (a legal hold), "not verified", or "not erased", if the
     erasure of the table has failed, whatever the verdicts are. `left`: the first objects that do not pass. `parts`: the
     lists of all objects, each with `name`, `sha256` and `num_objects`.
-    `steps`: what was done to the table before, each with its `name`, `version` and `at`.
+    `steps`: what was done to the table before, each with its `name`, `version` and `at`. Both are None for a step of a
+    killed run that is unknown, with the time at which it was `begun`.
     """
 
     table: str
@@ -90,9 +91,9 @@ class Findings:
     """The first objects that may not go before a time: each with its `path`, `until` and `why`, the latest first."""
     num_waits: int = 0
     num_deleted_rows: int | None = None
-    """The rows that the erasure deleted, of all requests of its runs; None if none ran."""
+    """The rows that the erasure deleted, of all requests of its runs; None if none ran, or if it is unknown."""
     num_erased_objects: int | None = None
-    """The objects that the erasure deleted because of the subjects; None if none ran."""
+    """The objects that the erasure deleted because of the subjects; None if none ran, or if it is unknown."""
     tools: Mapping[str, str] = field(default_factory=dict)
     """The versions of the programs that opened the objects."""
 

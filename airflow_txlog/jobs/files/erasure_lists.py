@@ -2,9 +2,9 @@
 
 Each appears whole, under a name that is made of its content, so a repeated try replaces nothing, and a changed file is
 noticed. A record keeps the steps of one run of the job, the objects that it wrote, and the lists of those that it
-deleted. A plan lists what is about to go, so that a kill loses no object from the report. The invariants: nothing here
-is written below the table, and nothing holds a value; and a record counts only if the key of the job has signed it, for
-its table and its kind.
+deleted. A plan has the steps so far, and lists what is about to go, so that a kill loses none of it from the report.
+The invariants: nothing here is written below the table, and nothing holds a value; and a record counts only if the key
+of the job has signed it, for its table and its kind.
 """
 
 from __future__ import annotations
@@ -44,13 +44,22 @@ class ErasureRecord:
     """The work of one run of an erasure's job on one table.
 
     `requests`: the ids of the requests whose subjects it erased. `written`: the sizes of the data files and checkpoints
-    that it wrote, by their marked paths. `deleted`: the lists of the objects that it deleted, by request.
+    that it wrote, by their marked paths. `deleted`: the lists of the objects that it deleted, by request. `runs`: the
+    ids of the runs whose steps it has: its own, and those of killed ones.
+
+    A plan also has the step that is about to be `doing`, the time `begun`, the `version` before it, and the `readable`
+    versions at the start of the run: the first of each range, and the one after its last; None if they are unknown.
     """
 
     requests: Sequence[str]
     steps: Sequence[Mapping[str, Any]]
     written: Mapping[str, int] = field(default_factory=dict)
     deleted: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    runs: Sequence[str] = ()
+    doing: str = ""
+    begun: str | None = None
+    version: int | None = None
+    readable: Sequence[Sequence[int]] | None = None
 
 
 def lists_of(context: JobContext, report_uri: str) -> Store:
@@ -171,15 +180,26 @@ def earlier_records(
     """
     if key is None:
         return []
-    prefix, wanted = f"{_kind_of(table_uri, is_plan=is_plan)}-", set(requests)
-    oldest_ms = lists.now_ms() - _LONGEST_ERASURE_MS
-    infos = [info for info in lists.walk(lambda folder: None, prefix=prefix) if info.modified_ms >= oldest_ms]
-    found = []
-    for name in sorted(info.path for info in infos):
+    found, wanted = [], set(requests)
+    for name in _names_of(lists, table_uri, is_plan=is_plan):
         record = read_record(lists, name, key, say)
         if record is not None and not wanted.isdisjoint(record.requests):
             found.append((name, _with_whole_lists(lists, record, wanted, say)))
     return found
+
+
+def has_unsigned(lists: Store, table_uri: str, requests: Iterable[str]) -> bool:
+    """Return whether earlier runs for one of the requests seem to have worked on a table; anybody can pretend so."""
+    names = (each for is_plan in (False, True) for each in _names_of(lists, table_uri, is_plan=is_plan))
+    records = (read_record(lists, name, None, lambda line: None) for name in names)
+    wanted = set(requests)
+    return any(record is not None and not wanted.isdisjoint(record.requests) for record in records)
+
+
+def _names_of(lists: Store, table_uri: str, *, is_plan: bool) -> list[str]:
+    prefix, oldest_ms = f"{_kind_of(table_uri, is_plan=is_plan)}-", lists.now_ms() - _LONGEST_ERASURE_MS
+    infos = lists.walk(lambda folder: None, prefix=prefix)
+    return sorted(info.path for info in infos if info.modified_ms >= oldest_ms)
 
 
 def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], object]) -> ErasureRecord | None:

@@ -41,12 +41,14 @@ from airflow_txlog.jobs.files.erasure_lists import (
     ListWriter,
     earlier_records,
     entry_of,
+    has_unsigned,
     lists_of,
     object_of,
     objects_in,
     place_of,
     remove_plans,
 )
+from airflow_txlog.jobs.files.killed_runs import KilledRuns, is_recorded, killed_runs
 from airflow_txlog.jobs.operations.delete.job import delete
 from airflow_txlog.jobs.operations.optimize.job import optimize
 from airflow_txlog.jobs.source.given_keys import given_requests
@@ -73,6 +75,9 @@ class _Erasure:
         self._steps: list[dict[str, Any]] = []
         self._written: dict[str, int] = {}
         self._plans: list[tuple[str, ErasureRecord]] = []
+        self._run_id = context.clock.unique_id()
+        self._killed = KilledRuns()
+        self._readable: list[range] | None = None
         # A verdict stays here as long as its id.
         self._holders: dict[int, tuple[ObjectVerdict, Holders]] = {}
 
@@ -90,18 +95,22 @@ class _Erasure:
             return context.result(
                 is_committed=False, version=snapshot.version, read_version=snapshot.version, metrics={"numSubjects": 0}
             )
-        readable = readable_versions(context.table)
-        self._log_plan(snapshot, requests, readable)
+        self._readable = readable_versions(context.table)
+        self._log_plan(snapshot, requests, self._readable)
+        if lists is not None:
+            self._killed = self._killed_before(snapshot, requests, lists)
         self._record(snapshot, requests)
         forms = requests.forms
+        self._plan("delete", requests, lists)
         deleted = delete(self._as(self._delete(snapshot, forms)))
         self._ends("delete", deleted, num_rows=deleted.metrics.get("numDeletedRows", 0))
         # Its keys are written down there; what is left would count as an object that cannot be read.
         remove_saved_work(context.store, context.inputs_folder)
+        self._plan("purge", requests, lists)
         purged = self._ends("purge", optimize(self._as(Optimize(purge=True))))
         self._keep_written(forms)
         with context.step("remove"):
-            removal = self._remove(requests, lists, readable)
+            removal = self._remove(requests, lists)
         for wait in removal.waits[:_WAITS_SHOWN]:
             context.log(f"{wait.path} stays until {moment_text(wait.until_ms)}: {wait.why}")
         metrics = {
@@ -143,15 +152,29 @@ class _Erasure:
         given = {f"subject_{number}": encode_parameter(value, "subject") for number, value in enumerate(values)}
         return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
 
-    def _remove(self, requests: Requests, lists: Store | None, readable: list[range] | None) -> Removal:
-        attribution, ids = Attribution(self._context.store, requests), list(requests.by_id)
+    def _killed_before(self, snapshot: Snapshot, requests: Requests, lists: Store) -> KilledRuns:
+        """Return what earlier runs did for these requests and did not record. Without a key, that is unknown."""
+        ids, uri, key = list(requests.by_id), self._context.table.uri, self._context.spec.records_key
+        if key is None:
+            steps = [{"name": "earlier runs", "version": None, "at": None, "begun": None}]
+            return KilledRuns(steps=steps if has_unsigned(lists, uri, ids) else ())
+        plans = earlier_records(lists, uri, ids, key, self._context.log, is_plan=True)
+        records = earlier_records(lists, uri, ids, key, self._context.log)
+        return killed_runs([each for _, each in plans], [each for _, each in records], ids, snapshot.version)
+
+    def _plan(self, doing: str, requests: Requests, lists: Store | None, going: Iterable[ObjectVerdict] = ()) -> None:
+        """Write down the steps so far and what comes next, before it is done: a kill must not take the record of it."""
+        if lists is not None:
+            self._plans.append(self._write_record(going, list(requests.by_id), lists, doing=doing))
+
+    def _remove(self, requests: Requests, lists: Store | None) -> Removal:
+        attribution = Attribution(self._context.store, requests)
 
         def note(going: Sequence[Held]) -> None:
             for info, found in going:
                 # It is deleted for all of them: a request that only its statistics show may be left out.
                 self._holders[id(found)] = found, attribution.of(info, found, may_miss=True)
-            if lists is not None:
-                self._plans.append(self._write_record((each.verdict for each in going), ids, lists, is_plan=True))
+            self._plan("remove", requests, lists, (each.verdict for each in going))
 
         removal = remove_traces(
             self._context.table,
@@ -167,8 +190,8 @@ class _Erasure:
         }
         if removal.num_tombstones:
             files["num_tombstones"] = removal.num_tombstones
-        if removal.deleted_files or removal.deleted_log_files:
-            files["ended_versions"] = ended(readable, readable_versions(self._context.table))
+        if removal.deleted_files or removal.deleted_log_files or self._killed.readable:
+            files["ended_versions"] = ended(self._killed.before(self._readable), readable_versions(self._context.table))
             self._context.log(f"versions that can no longer be read: {files['ended_versions'] or 'none'}")
         self._step("remove", removal.version, **files)
         if removal.checkpoint is not None:
@@ -264,12 +287,14 @@ class _Erasure:
         lists: Store,
         lost: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
         *,
-        is_plan: bool = False,
+        doing: str = "",
     ) -> tuple[str, ErasureRecord]:
         """Write down the deleted objects, with those that an earlier run deleted and did not list (`lost`).
 
-        `is_plan`: the objects that are about to go. A run that is killed after a deletion lists them by this.
+        `doing`: the step that comes next. The record is a plan then, with the objects that are about to go. The run
+        after a kill continues from it.
         """
+        is_plan = bool(doing)
         writer, deleted = ListWriter(lists, self._context.spec.records_key), {}
         uri, found = self._context.table.uri, list(verdicts)
         # The requests are in the name of a plan's list: another run deletes an equal one with its own plan.
@@ -280,9 +305,24 @@ class _Erasure:
             if entries:
                 deleted[request_id] = [writer.objects(entries.values(), kind)]
         if is_plan:
-            record = ErasureRecord(requests=ids, steps=[], deleted=deleted)
+            record = ErasureRecord(
+                requests=ids,
+                steps=list(self._steps),
+                deleted=deleted,
+                runs=[self._run_id],
+                doing=doing,
+                begun=moment_text(self._context.clock.now_ms()),
+                version=self._context.table.latest_version(),
+                readable=None if self._readable is None else [(each.start, each.stop) for each in self._readable],
+            )
         else:
-            record = ErasureRecord(requests=ids, steps=self._steps, written=self._written, deleted=deleted)
+            record = ErasureRecord(
+                requests=ids,
+                steps=[*self._killed.steps, *self._steps],
+                written=self._written,
+                deleted=deleted,
+                runs=[*self._killed.runs, self._run_id],
+            )
         return writer.record(uri, record, is_plan=is_plan), record
 
     def _unlisted(
@@ -312,7 +352,7 @@ class _Erasure:
     def _done_with(
         self, lists: Store, plans: Sequence[tuple[str, ErasureRecord]], ids: Sequence[str]
     ) -> list[tuple[str, ErasureRecord]]:
-        """Return the plans whose objects are listed for all of their requests, `ids` among them."""
+        """Return the plans whose objects and steps are recorded for all of their requests, `ids` among them."""
         others = {each for _, plan in plans for each in plan.requests} - set(ids)
         if not others:
             return list(plans)
@@ -323,6 +363,8 @@ class _Erasure:
 
         def is_listed(name: str, plan: ErasureRecord) -> bool:
             own = others.intersection(plan.requests)
+            if not is_recorded(plan, [each for _, each in records], own):
+                return False
             return all(object_of(each) in listed[of] for of in own for each in objects_in(lists, [(name, plan)], of))
 
         return [(name, whole[name]) for name, _ in plans if name in whole and is_listed(name, whole[name])]

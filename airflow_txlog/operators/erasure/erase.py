@@ -200,7 +200,7 @@ class DeltaEraseOperator(ErasureOperator):
     def _times(self, tables: Sequence[Findings]) -> Times:
         """Return the times of a request's report: of the steps in all runs of the task, the last table's."""
         # Where nothing of the subjects was there, nothing went.
-        of_tables = [_times_of(each.steps) for each in tables if each.steps and each.num_erased_objects]
+        of_tables = [_times_of(each.steps) for each in tables if each.steps and each.num_erased_objects != 0]
         is_complete = bool(of_tables) and all(each.is_complete for each in tables)
         last = [max(each) for each in zip(*of_tables, strict=True)] if of_tables else [None] * 3
         return Times(
@@ -217,11 +217,16 @@ def _times_of(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     Each is that of the last step that still deleted something of it; where none did, of the first removal that found
     the version before it without subjects.
     """
-    removals = [step for step in steps if step["name"] == "remove"]
-    version = max((step["at"] for step in steps if step["name"] != "remove"), default=removals[0]["at"])
+    known, unknown = [step for step in steps if step["at"]], {step["name"] for step in steps if not step["at"]}
+    removals = [step for step in known if step["name"] == "remove"]
+    # An unknown step of a killed run was before the last removal.
+    last = removals[-1]["at"]
+    version = max((step["at"] for step in known if step["name"] != "remove"), default=removals[0]["at"])
+    if unknown - {"remove"}:
+        version = last
     after = next((step["at"] for step in removals if step["at"] >= version), version)
     files, log = (
-        max((step["at"] for step in removals if step.get(name)), default=after)
+        last if unknown else max((step["at"] for step in removals if step.get(name)), default=after)
         for name in ("deleted_files", "deleted_log_files")
     )
     return version, max(files, version), max(log, version)
@@ -232,12 +237,18 @@ def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: s
     if done is None:
         return found
     runs = [run for run in done["runs"] if request_id in run["requests"]]
-    steps = sorted((step for run in runs for step in run["steps"]), key=lambda step: str(step["at"]))
+    # The record of a run also has the steps of killed ones, for each of its requests.
+    different = {repr(sorted(step.items())): step for run in runs for step in run["steps"]}
+    steps = sorted(different.values(), key=lambda step: str(step["at"] or step["begun"] or ""))
     found = dataclasses.replace(found, steps=steps, waits=done["waits"], num_waits=done["num_waits"])
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
-    rows = sum(step.get("num_rows", 0) for step in steps)
-    found = dataclasses.replace(found, num_erased_objects=count, num_deleted_rows=rows)
+    unknown = {step["name"] for step in steps if step["at"] is None}
+    found = dataclasses.replace(
+        found,
+        num_erased_objects=None if "earlier runs" in unknown else count,
+        num_deleted_rows=None if unknown & {"delete", "earlier runs"} else sum(s.get("num_rows", 0) for s in steps),
+    )
     if not count or found.state != VERIFIED:
         return found
     verdicts = {**found.verdicts, "deleted": found.verdicts.get("deleted", 0) + count}
