@@ -324,7 +324,7 @@ def chaos(
 
 def _settled(source: Source, target: str) -> Era:
     """The source's era, once a scheduler has brought something of it."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not Table.exists(target):
         assert time.monotonic() < deadline, "no scheduler has begun"
         time.sleep(0.05)
