@@ -22,10 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure import object_verdicts, text_traces
 from airflow_txlog.engine.erasure.bloom import BloomFilter, xxh64
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
+from airflow_txlog.engine.erasure.parquet_traces import batches_without_values
+from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.errors import InvalidInput, UnknownColumn
 from airflow_txlog.storage import LocalStore
 from tests.helpers.jobs import committed, run
@@ -969,3 +972,13 @@ def test_a_text_of_no_row_in_a_dictionary_counts_however_it_spells_the_value(
         found = {each.path: each for each in table.find_traces(column, [value])}["stray.parquet"]
         assert found.verdict == verdict
         assert not any(place.startswith("rows") for place in places(found))
+
+
+def test_only_the_rows_of_a_key_leave_a_file_where_the_key_of_another_person_holds_it(tmp_path: Path) -> None:
+    """As the tombstones of a subject do."""
+    table = Table.create(tmp_path / "t", pa.schema([("key", pa.binary())]))
+    place = tmp_path / "t" / "stray.parquet"
+    pq.write_table(pa.table({"key": [b"malice", b"alice", None], "data": [b"\x01x", b"y", b"\x01alice"]}), place)
+    file = DataFile(store=table.store, path="stray.parquet", size_bytes=place.stat().st_size)
+    kept = list(batches_without_values(file, Forms.of(table.snapshot(), "key", [b"alice"])))
+    assert [batch.column("key").to_pylist() for batch, _ in kept] == [[b"malice"]]
