@@ -220,6 +220,14 @@ def test_a_job_that_is_killed_at_any_change_of_a_file_is_completed_by_the_next(t
     assert number > 20
 
 
+def _deleted_rows(result: JobResult) -> int | None:
+    """Return the rows that all runs have deleted; None if a run did not note them."""
+    done = result.details.erasure
+    assert done is not None
+    steps = [step for run in done["runs"] for step in run["steps"] if step["name"] == "delete"]
+    return None if any(step["at"] is None for step in steps) else sum(step["num_rows"] for step in steps)
+
+
 def _listed_as_deleted(folder: Path, result: JobResult) -> list[str]:
     done = result.details.erasure
     assert done is not None
@@ -239,7 +247,9 @@ def test_an_object_that_a_killed_try_deleted_is_listed_by_the_next_and_once(tmp_
         before = {str(path.relative_to(folder_of(table))) for path in folder_of(table).rglob("*.parquet")}
         if not _killed_at(number, lambda table=table, more=more: erase(table, **more)):
             break
-        listed = _listed_as_deleted(reports, erase(Table.open(table.uri), **more))
+        result = erase(Table.open(table.uri), **more)
+        listed = _listed_as_deleted(reports, result)
+        assert _deleted_rows(result) in (2, None), number
         assert before <= set(listed), number
         assert len(listed) == len(set(listed)), number
         assert not [each for each in listed if (folder_of(table) / each).exists()], number
