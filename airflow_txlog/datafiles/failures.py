@@ -45,6 +45,7 @@ SENTENCES = (
     "is bigger than spark.driver.maxResultSize",
     "Cannot broadcast the table",
     "is not a Parquet file",
+    "CSV header does not conform to the schema",
     "cancelled part of cancelled job group",
 )
 

@@ -46,6 +46,7 @@ _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
+_OTHER_HEADER_TEXT = "CSV header does not conform to the schema"
 _OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 # Conditions of Spark Connect: cancelled, or for a session that was released or that a new server does not know.
 _ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
@@ -133,7 +134,7 @@ def translate(error: Exception, what: str) -> TxlogError:
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
         return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
-    if any(cause.condition == _OTHER_HEADER for cause in causes):
+    if any(cause.condition == _OTHER_HEADER or _OTHER_HEADER_TEXT in cause.words for cause in causes):
         path = next((cause.facts["path"] for cause in causes if "path" in cause.facts), "of the source")
         return SchemaMismatch(
             f"The header of the source's file {path} does not have the names of the schema's columns, in their order. "

@@ -14,6 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import TableNotFound
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark.session import names_this_disk
+from tests.helpers.connected import connect_server, run_connected
 from tests.helpers.jobs import committed, error_of
 from tests.helpers.specs import job_spec
 
@@ -182,3 +183,19 @@ def test_headers_that_only_spark_finds_are_compared_without_a_schema(tmp_path: P
     error = error_of(result("t2", "a,b\n1,2\n", "b,a\n3,4\n"))
     assert error["type"] == "SchemaMismatch"
     assert ".csv does not have the names" in error["message"]
+
+
+@pytest.mark.spark
+@pytest.mark.long("a server of its own")
+@pytest.mark.parametrize("schema", [None, "a INT, b INT"])
+def test_a_connect_server_compares_the_headers(tmp_path: Path, schema: str | None) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "in" / "b.csv").write_text("b,a\n3,4\n")
+    source = {"format": "csv", "path": str(tmp_path / "in"), "schema": schema, "options": {"header": "true"}}
+    given = {name: value for name, value in source.items() if value is not None}
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": given})
+    with connect_server(tmp_path / "server") as new_session:
+        [result] = run_connected(new_session(), [spec])
+    assert error_of(result)["type"] == "SchemaMismatch"
+    assert "b.csv does not have the names" in error_of(result)["message"]
