@@ -186,16 +186,20 @@ def test_headers_that_only_spark_finds_are_compared_without_a_schema(tmp_path: P
 
 
 @pytest.mark.spark
-@pytest.mark.long("a server of its own")
-@pytest.mark.parametrize("schema", [None, "a INT, b INT"])
-def test_a_connect_server_compares_the_headers(tmp_path: Path, schema: str | None) -> None:
+@pytest.mark.airflow
+@pytest.mark.long("Spark runs two jobs over Connect")
+@pytest.mark.slow("a Spark Connect server")
+def test_a_connect_server_compares_the_headers(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("a,b\n1,2\n")
     (tmp_path / "in" / "b.csv").write_text("b,a\n3,4\n")
-    source = {"format": "csv", "path": str(tmp_path / "in"), "schema": schema, "options": {"header": "true"}}
-    given = {name: value for name, value in source.items() if value is not None}
-    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": given})
+    source = {"format": "csv", "path": str(tmp_path / "in"), "options": {"header": "true"}}
+    specs = [
+        job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": {**source, **more}})
+        for more in ({}, {"schema": "a INT, b INT"})
+    ]
     with connect_server(tmp_path / "server") as new_session:
-        [result] = run_connected(new_session(), [spec])
-    assert error_of(result)["type"] == "SchemaMismatch"
-    assert "b.csv does not have the names" in error_of(result)["message"]
+        results = run_connected(new_session(), specs)
+    for result in results:
+        assert error_of(result)["type"] == "SchemaMismatch"
+        assert "b.csv does not have the names" in error_of(result)["message"]
