@@ -101,17 +101,23 @@ def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
     twice = [unquote(text) if "%" in text else "" for text in once]
     names = ["\n".join(keys) for keys, _ in scalars]
     # Their texts together, because a search of one costs as much as that of thousands.
-    held = [any(each) for each in zip(*map(forms.holding, (texts, names)), strict=True)]
+    held = zip(*map(forms.holding, (texts, names)), strict=True)
     found: list[Kind | None] = []
-    for (keys, _), spellings, holds in zip(scalars, zip(texts, once, twice, strict=True), held, strict=True):
+    for (keys, _), spellings, (holds, is_named) in zip(
+        scalars, zip(texts, once, twice, strict=True), held, strict=True
+    ):
         # A member around it may name the column.
         own = (key for key in reversed(keys) if key.lower() in forms.names)
         text, name = spellings[0], next(own, keys[-1] if keys else "")
         is_bound = not _BOUNDS.isdisjoint(keys)
         if is_bound and forms.is_bound_of_key(keys):
             # The key of another person may hold the value.
-            holds = forms.in_bound(text) or any(forms.holding(keys))
-        if holds or (_NULL_COUNT not in keys[:-1] and any(forms.in_named_text(each, name) for each in spellings)):
+            holds = forms.in_bound(text)
+        if (
+            holds
+            or is_named
+            or (_NULL_COUNT not in keys[:-1] and any(forms.in_named_text(each, name) for each in spellings))
+        ):
             found.append("statistic" if is_bound else "value")
         else:
             found.append("statistic" if is_bound and forms.may_be_shortened(text) else None)
