@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import sys
@@ -44,6 +45,14 @@ def airflow_home(airflow_database: Path) -> Path:
     """Airflow's home, with a database of its own."""
     shutil.copy(airflow_database, Path(_HOME) / "airflow.db")
     return Path(_HOME)
+
+
+@pytest.fixture
+def signer(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a connection `signer`, whose key signs reports, and the deployment's secret."""
+    seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
+    monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
 
 
 @pytest.fixture(scope="session")

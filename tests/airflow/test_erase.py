@@ -41,14 +41,7 @@ from tests.helpers.byte_search import holding
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, make_table
 
-pytestmark = pytest.mark.airflow
-
-
-@pytest.fixture(autouse=True)
-def key(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
-    monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
-    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("signer")]
 
 
 def erase(tmp_path: Path, tables: Any, **arguments: Any) -> dict[str, Any]:

@@ -28,18 +28,11 @@ from tests.helpers import staged
 from tests.helpers.byte_search import holding
 from tests.helpers.rows import append, make_table
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("signer")]
 
 ANNA, BORIS, CHLOE, NEVER = (f"{name}.canary@example.org" for name in ("anna", "boris", "chloé", "never"))
 OTHER = "other@example.org"
 REQUESTS = {"r-1": [ANNA], "r-2": [BORIS, CHLOE], "r-3": [NEVER]}
-
-
-@pytest.fixture(autouse=True)
-def key(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = json.dumps({"conn_type": "generic", "password": bytes(range(32)).hex()})
-    monkeypatch.setenv("AIRFLOW_CONN_SIGNER", seed)
-    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "s" * 40)
 
 
 def rows(*emails: str) -> pa.Table:
