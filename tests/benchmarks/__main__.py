@@ -276,7 +276,7 @@ class Bench:
         from tests.benchmarks.statement_cases import equal_sides, statement_sides
 
         sides = statement_sides(case, self.folder, self.scale, self.run_spec, self.delta_spark)
-        return self._measure(case, sides, equal_sides())
+        return self._measure(case, sides, equal_sides(self.folder / case / "first"))
 
     def copying(self, kind: str, *, partitioned: bool = False) -> list[Line]:
         from tests.benchmarks.delta_spark_cases import copying_sides

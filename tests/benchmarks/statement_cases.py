@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 
 from airflow_txlog.contract.job import JobResult, JobSpec
@@ -22,6 +24,8 @@ from tests.benchmarks.events import commit_files
 from tests.benchmarks.statements import STATEMENTS, Shape, Statement
 from tests.helpers.delta_spark import DeltaSpark
 from tests.helpers.specs import job_spec
+
+Column = tuple[str, pa.Array]
 
 if TYPE_CHECKING:
     from deltalake.table import TableMerger
@@ -45,11 +49,16 @@ class StatementSide:
     def run(self) -> None:
         self.execute(self.table)
 
-    def result(self) -> pa.Table:
-        columns = [*self.shape.key, *self.shape.compared] if self.is_compared else None
+    def result(self) -> Iterator[Column]:
+        """Yield the columns one by one, each in the order of the keys: all of a large table are too many at once."""
+        table = Table.open(str(self.table))
+        names = [*self.shape.key, *self.shape.compared] if self.is_compared else table.snapshot().schema.names
         self.is_compared = True
-        rows = Table.open(str(self.table)).to_arrow(columns=columns)
-        return rows.sort_by([(name, "ascending") for name in self.shape.key]).combine_chunks()
+        keys = table.to_arrow(columns=list(self.shape.key))
+        order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in self.shape.key])
+        del keys
+        for name in names:
+            yield name, table.to_arrow(columns=[name])[name].take(order).combine_chunks()
 
 
 def _link_data(file: str, to: str) -> None:
@@ -84,16 +93,21 @@ def statement_sides(
     ]
 
 
-def equal_sides() -> Callable[[str, pa.Table], None]:
-    """Return a check that all sides leave the same rows, in each round."""
-    seen: dict[tuple[str, ...], pa.Table] = {}
+def equal_sides(folder: Path) -> Callable[[str, Iterable[Column]], None]:
+    """Return a check that all sides leave the same rows, in each round; `folder` keeps the columns of the first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
-    def check(side: str, rows: pa.Table) -> None:
-        assert rows.num_rows, f"{side} left no rows"
-        first = seen.setdefault(tuple(rows.column_names), rows)
-        assert rows.num_rows == first.num_rows, f"{side} left {rows.num_rows} rows, another side {first.num_rows}"
-        other = [name for name in rows.column_names if not rows[name].equals(first[name])]
-        assert not other, f"{side} left other values in {other}"
+    def check(side: str, columns: Iterable[Column]) -> None:
+        for name, values in columns:
+            assert len(values), f"{side} left no rows"
+            kept = folder / f"{name}.arrow"
+            if not kept.exists():
+                feather.write_feather(pa.table({name: values}), str(kept), compression="uncompressed")
+                continue
+            first = feather.read_table(str(kept), memory_map=True)[name]
+            assert len(values) == len(first), f"{side} left {len(values)} rows, another side {len(first)}"
+            assert first.equals(pa.chunked_array([values])), f"{side} left other values in {name}"
 
     return check
 
