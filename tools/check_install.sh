@@ -64,7 +64,7 @@ python - <<'PYTHON'
 from airflow_txlog.engine import Table
 
 rows = sorted(Table.open("lake/users").to_arrow()["user_id"].to_pylist())
-assert rows == ["41"], rows
+assert rows == [41], rows
 PYTHON
 
 # The page promises that it needs no Java.
