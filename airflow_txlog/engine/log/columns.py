@@ -245,9 +245,9 @@ def pack(batch: pa.RecordBatch, least_bytes: int = USUAL.packed_bytes, *, packs_
 class Packing:
     """Packs the batches of one table in turn: their statistics, and the paths beyond the first `plain_paths` files."""
 
-    def __init__(self, limits: Limits = USUAL) -> None:
+    def __init__(self, limits: Limits = USUAL, num_files: int = 0) -> None:
         self._limits = limits
-        self.num_files = 0
+        self.num_files = num_files
         """How many files the table has so far."""
 
     def __call__(self, batch: pa.RecordBatch) -> PackedBatch:

@@ -515,6 +515,23 @@ def test_statistics_kept_as_a_struct_alone_may_lie_outside_of_python_s_years() -
     }
 
 
+def test_statistics_as_structs_in_types_of_arrow_s_own_writer_become_json() -> None:
+    """It notes these types in the file, and gives them back."""
+    values = {
+        "d": pa.array(["a", None, "b"]).dictionary_encode(),
+        "n": pa.array([7, 8, 7]).dictionary_encode(),
+        "v": pa.array(["x", 'y"', None], pa.string_view()),
+        "h": pa.array([1.5, None, float("inf")], pa.float16()),
+    }
+    bounds = pa.StructArray.from_arrays(list(values.values()), list(values))
+    parsed = pa.StructArray.from_arrays([pa.array([1, 2, 3]), bounds], ["numRecords", "minValues"])
+    assert [json.loads(text)["minValues"] for text in statistics_json(parsed).to_pylist()] == [
+        {"d": "a", "n": 7, "v": "x", "h": 1.5},
+        {"n": 8, "v": 'y"'},
+        {"d": "b", "n": 7},
+    ]
+
+
 def test_statistics_kept_as_a_struct_alone_come_back_as_json() -> None:
     utc = datetime.UTC
     parsed = {
@@ -620,9 +637,10 @@ def test_widths_and_encodings_of_other_writers_say_the_same(
     assert (gone["path"], gone["deletion_timestamp"], gone["partition_values"]) == ("b", 5, None)
 
 
-def test_strings_that_a_writer_kept_as_dictionaries_are_read() -> None:
-    """Arrow's own writer notes the type of its columns in the file, and gives dictionaries back."""
-    path = pa.array(["a", "b", "a c"]).dictionary_encode()
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int32(), pa.string()), pa.string_view()], ids=str)
+def test_strings_that_a_writer_kept_in_another_form_are_read(kind: pa.DataType) -> None:
+    """Arrow's own writer notes the type of its columns in the file, and gives dictionaries and views back."""
+    path = pa.array(["a", "b", "a c"]).cast(kind)
     size = pa.array([1, 2, 3], pa.int32())
     add = pa.StructArray.from_arrays([path, size], names=["path", "size"])
     rows = {"protocol": pa.array([PROTOCOL_ROW, None, None]), "metaData": pa.array([None, METADATA_ROW, None])}

@@ -282,7 +282,7 @@ def _is_of_kind_or_struct(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 # Strings without the UTF-8 annotation read as bytes.
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def _is_of_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -366,6 +366,7 @@ def _members_json(struct: pa.StructArray, path: str, instants: Collection[str]) 
 
 def _json(array: pa.Array, path: str, instants: Collection[str]) -> pa.Array:
     """Return the JSON text of each value, null for null and for values that JSON cannot state."""
+    array = _plain(array)
     kind, is_a = array.type, pa.types
     if is_a.is_struct(kind):
         members = _members_json(array, path, instants)
@@ -385,6 +386,15 @@ def _json(array: pa.Array, path: str, instants: Collection[str]) -> pa.Array:
     if is_a.is_float32(kind) or is_a.is_float64(kind) or is_a.is_decimal(kind):
         return _texts(array, lambda value: _encoder.encode(value).decode() if math.isfinite(value) else None)
     return nulls(len(array), pa.string())
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return the same values in a type that Arrow computes with."""
+    if pa.types.is_dictionary(array.type):
+        return array.dictionary_decode()
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.string())
+    return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

@@ -306,7 +306,8 @@ class FileIndex:
             return self
         paths = {path_of_key(key) for key in keys} if self._levels else set()
         levels = [level.without(level.rows_of(keys, paths)) for level in self._levels]
-        chunks = new if isinstance(new, list) else list(map(Packing(self._limits), new.to_batches()))
+        packed = Packing(self._limits, sum(level.count for level in levels))
+        chunks = new if isinstance(new, list) else list(map(packed, new.to_batches()))
         chunks = [chunk for chunk in chunks if chunk.light.num_rows]
         if chunks:
             levels.append(_Level(_Rows(chunks, root, self._limits)))
@@ -347,19 +348,19 @@ def _merged(levels: list[_Level]) -> list[_Level]:
         if not level.count:
             continue
         if 2 * level.count < level.rows.count:
-            level = _joined([level])
+            level = _joined([level], merged)
         while merged and 2 * level.count > merged[-1].count:
-            level = _joined([merged.pop(), level])
+            level = _joined([merged.pop(), level], merged)
         merged.append(level)
     return merged
 
 
-def _joined(levels: list[_Level]) -> _Level:
+def _joined(levels: list[_Level], below: list[_Level]) -> _Level:
     """Return one level of the same files, with small chunks joined so that there are never thousands."""
     chunks: list[PackedBatch] = []
     small: list[pa.RecordBatch] = []
     rows, root, limits = 0, levels[0].rows.root, levels[0].rows.limits
-    packed = Packing(limits)
+    packed = Packing(limits, sum(level.count for level in below))
     for chunk in (each for level in levels for each in level.chunks()):
         if chunk.count >= limits.chunk_files and not chunk.hidden:
             chunks.append(chunk.packed)

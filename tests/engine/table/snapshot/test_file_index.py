@@ -299,3 +299,15 @@ def test_all_files_are_one_table_for_as_long_as_somebody_holds_it(limits: Limits
     assert model.files.table is first
     assert model.files.select(None) is first
     assert model.files.select(["stats", "path"]).column_names == ["stats", "path"]
+
+
+def test_paths_are_packed_in_a_table_that_grows_beyond_the_limit_by_commits() -> None:
+    limits = Limits(packed_bytes=0, plain_paths=60, chunk_files=10)
+    files = FileIndex.of(adds_to_table([numbered(number) for number in range(50)]), ROOT, limits)
+    for number in range(50, 100):
+        files = files.after({key_of(numbered(number))}, adds_to_table([numbered(number)]), ROOT)
+    plain = [batch.column("path").drop_null() for chunk in files._chunks() for batch in chunk.light()]
+    assert 50 <= sum(map(len, plain)) <= 60
+    assert sorted(files.select(["path"]).column("path").to_pylist()) == sorted(
+        numbered(number).path for number in range(100)
+    )
