@@ -55,7 +55,7 @@ class DeltaDeleteOperator(LimitedOperator):
     ) -> None:
         super().__init__(sensitive=sensitive, **kwargs)
         if predicate is None and key_column is None:
-            raise TypeError("DeltaDeleteOperator needs a predicate, or keys and key_column")
+            raise TypeError("give a predicate, or keys and key_column")
         self.predicate = predicate
         self.keys = keys
         self.key_column = key_column

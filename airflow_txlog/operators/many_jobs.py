@@ -33,7 +33,7 @@ class ManyJobsOperator(TxlogOperator):
         self._done: list[tuple[JobSpec, JobResult]] = []
         if self.deferrable:
             raise InvalidJobSpec(
-                f"{type(self).__name__} runs several jobs, and is not deferrable.", argument="deferrable"
+                "This operator runs several jobs, and is not deferrable. Leave deferrable out.", argument="deferrable"
             )
 
     def on_kill(self) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from airflow_txlog.contract.operations import Merge, Operation
+from airflow_txlog.operators.arguments.construction import starts_at_caller
 from airflow_txlog.operators.arguments.given import expression_map
 from airflow_txlog.operators.checked import SourceOperator
 
 
+@starts_at_caller
 def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None) -> dict[str, Any]:
     """Update a matched row: every column from the source ("*"), or the named columns from SQL expressions."""
     return {
@@ -25,6 +27,7 @@ def when_matched_delete(*, condition: str | None = None) -> dict[str, Any]:
     return {"when": "matched", "then": "delete", "condition": condition}
 
 
+@starts_at_caller
 def when_not_matched_insert(
     values: Literal["*"] | Mapping[str, str] = "*", *, condition: str | None = None
 ) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def when_not_matched_insert(
     }
 
 
+@starts_at_caller
 def when_not_matched_by_source_update(set: Mapping[str, str], *, condition: str | None = None) -> dict[str, Any]:
     """Update a target row that no source row matches: the named columns from SQL expressions over the target alone."""
     return {

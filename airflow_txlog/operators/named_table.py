@@ -42,8 +42,8 @@ class NamedTableOperator(RenderedOperator):
             )
         if table is not None and table_uri is not None and not self.may_create:
             raise InvalidJobSpec(
-                f"{type(self).__name__} has table and table_uri, and creates no table. Leave one of them out: table is "
-                "a name in a catalog, and table_uri a path or a URI.",
+                "table and table_uri are both given, and this operator creates no table. Leave one of them out: table "
+                "is a name in a catalog, and table_uri a path or a URI.",
                 argument="table",
             )
         if table is not None and not has_template(table):

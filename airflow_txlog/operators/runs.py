@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Operation, Rollback, read_operation
 from airflow_txlog.contract.wording import summary_lines
-from airflow_txlog.errors import InvalidJobSpec, TxlogError
+from airflow_txlog.errors import TxlogError
 from airflow_txlog.hooks.asset_events import fill_asset_events
 from airflow_txlog.hooks.rollback import RunToUndo, roll_back
 from airflow_txlog.hooks.run_versions import pin
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.hooks.upkeep import find_tables
+from airflow_txlog.operators.arguments.given import has_template, place_list
 from airflow_txlog.operators.arguments.rendering import RenderedOperator
 from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
@@ -53,6 +54,8 @@ class PinVersionsOperator(RenderedOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not has_template(tables):
+            place_list("tables", tables)
         self.tables = tables
         self.txlog_conn_id = txlog_conn_id
         self.storage_conn_id = storage_conn_id
@@ -65,7 +68,7 @@ class PinVersionsOperator(RenderedOperator):
         """Return the versions, for the tasks downstream."""
         hook = TxlogHook(self.txlog_conn_id, self.storage_conn_id, catalog_conn_id=self.catalog_conn_id)
         try:
-            pinned = pin(hook, find_tables(hook, named_places(self.tables)))
+            pinned = pin(hook, find_tables(hook, place_list("tables", self.tables)))
         except TxlogError as error:
             raise_for_airflow(error)
         for each in pinned:
@@ -107,6 +110,8 @@ class DeltaRollbackOperator(ManyJobsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not has_template(tables):
+            place_list("tables", tables)
         self.run_id = run_id
         self.tables = tables
         self.of_dag_id = of_dag_id
@@ -130,7 +135,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
             run = RunToUndo(dag_id=described.of_dag_id, run_id=described.run_id)
             entries = roll_back(
                 self.hook,
-                named_places(self.tables),
+                place_list("tables", self.tables),
                 run,
                 lambda table, record: self._run(context, table, record),
                 self.log.info,
@@ -160,14 +165,3 @@ class DeltaRollbackOperator(ManyJobsOperator):
         report_result(context, result, result.seconds)
         self._kept[table] = self.hook.keep_in_catalog(result)
         return result
-
-
-def named_places(tables: Any) -> list[str]:
-    """Return the tables or folders of an argument, which may be one text. Raises InvalidJobSpec."""
-    places = [tables] if isinstance(tables, str) else tables
-    if not isinstance(places, Sequence) or not places or not all(isinstance(each, str) for each in places):
-        raise InvalidJobSpec(
-            f"tables must be a name or a list of names; found {type(tables).__name__}. Nothing was read.",
-            argument="tables",
-        )
-    return list(places)

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal
 
-from airflow_txlog.operators.arguments.given import has_template, is_output, path_text, text_map
+from airflow_txlog.operators.arguments.construction import starts_at_caller
+from airflow_txlog.operators.arguments.given import is_output, path_text, text_map
 
 
+@starts_at_caller
 def files(
     path: str | PurePath | Sequence[str | PurePath],
     *,
@@ -53,4 +55,8 @@ def query(sql: str, **views: Mapping[str, Any]) -> dict[str, Any]:
 
     Values go through the operator's `parameters`, as `:name`.
     """
-    return {"sql": sql, "views": {name: view if has_template(view) else dict(view) for name, view in views.items()}}
+    # The operator refuses what is no source.
+    return {
+        "sql": sql,
+        "views": {name: dict(view) if isinstance(view, Mapping) else view for name, view in views.items()},
+    }

@@ -24,6 +24,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput, TxlogError
 from airflow_txlog.hooks.waiting import WaitAnswer, condition_of
+from airflow_txlog.locations import shown
 from airflow_txlog.policies.rings import Ring, ring_of
 
 if TYPE_CHECKING:
@@ -123,20 +124,26 @@ class TableVersionTrigger(BaseEventTrigger):
         self.catalog_conn_id = catalog_conn_id
         self.once = once
         self.checked = None if checked is None else dict(checked)
+        who = f"TableVersionTrigger (table_uri: {shown(str(table_uri))})"
         if not once and (version is not None or since is not None or checked is not None):
-            raise InvalidInput("version, since and checked are for a trigger that fires once; watch with newer_than.")
+            raise InvalidInput(
+                f"{who}: version, since and checked are for a trigger that fires once; watch with newer_than."
+            )
         # The triggerer determines the version at which watching begins.
         self._begins_where_it_stands = not once and newer_than is None
-        self.condition = condition_of(
-            version=version,
-            newer_than=-1 if self._begins_where_it_stands else newer_than,
-            since=since,
-            operation=operation,
-            committed_by_dag=committed_by_dag,
-            committed_by_task=committed_by_task,
-            partition=partition,
-            data_changes_only=data_changes_only,
-        )
+        try:
+            self.condition = condition_of(
+                version=version,
+                newer_than=-1 if self._begins_where_it_stands else newer_than,
+                since=since,
+                operation=operation,
+                committed_by_dag=committed_by_dag,
+                committed_by_task=committed_by_task,
+                partition=partition,
+                data_changes_only=data_changes_only,
+            )
+        except InvalidInput as error:
+            raise InvalidInput(f"{who}: {error.message}") from None
         if self._begins_where_it_stands:
             del self.condition["newer_than"]
 

@@ -149,6 +149,16 @@ def column_list(name: str, value: Any) -> list[str] | None:
     return list(value)
 
 
+def place_list(name: str, value: Any) -> list[str]:
+    """Return tables or folders by path, URI or name, from a list of at least one, or from the text of one."""
+    value = path_text(value)
+    places = [value] if isinstance(value, str) else [*map(path_text, value)] if isinstance(value, Sequence) else value
+    if not isinstance(places, Sequence) or not places or not all(isinstance(each, str) for each in places):
+        found = f"of type {type(value).__name__}" if places or not isinstance(places, Sequence) else "empty"
+        raise _refused(name, f"{found}; write the name of a table or a folder, or a list of names")
+    return list(places)
+
+
 def text_map(name: str, value: Any) -> Any:
     """Return settings as texts: `True` becomes "true". Another task's output stays as it is."""
     if value is None:

@@ -20,6 +20,7 @@ from jinja2.nativetypes import NativeCodeGenerator, NativeEnvironment
 from jinja2.nodes import Impossible, TemplateData
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.operators.arguments.construction import NamedInErrors, name_task
 from airflow_txlog.operators.arguments.given import hidden, is_sql_file, null_refusal, texts_of, without_sources
 from airflow_txlog.policies.retry import raise_for_airflow
 
@@ -38,7 +39,7 @@ class _Objects(NativeCodeGenerator):
         return super()._output_child_to_const(node, frame, finalize)
 
 
-class TemplatedOperator(BaseOperator):
+class TemplatedOperator(BaseOperator, metaclass=NamedInErrors):
     """An operator whose templated texts stay texts, also in a DAG of native objects.
 
     An unknown argument is refused with the name of the parameter that may be meant.
@@ -145,10 +146,14 @@ class RenderedOperator(TemplatedOperator):
 
         Raises InvalidJobSpec if there is no such file.
         """
-        has_file = [self._read_file(name, self.get_template_env) for name in self.template_fields]
-        self.prepare_template()
-        if any(has_file):
-            self.check_literals()
+        try:
+            has_file = [self._read_file(name, self.get_template_env) for name in self.template_fields]
+            self.prepare_template()
+            if any(has_file):
+                self.check_literals()
+        except InvalidJobSpec as error:
+            name_task(error, self)
+            raise
 
     def _read_file(self, name: str, env: Callable[[], jinja2.Environment]) -> bool:
         """Read the file that the argument, or the SQL of its source, names. Return whether it named one."""

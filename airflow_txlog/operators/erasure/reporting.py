@@ -19,10 +19,9 @@ from airflow_txlog.errors import (
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.hooks.work_key import records_key
 from airflow_txlog.locations import shown
-from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_of, path_text, revealed
+from airflow_txlog.operators.arguments.given import has_template, keys_of, moment_of, path_text, place_list, revealed
 from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.operators.progress import report_result
-from airflow_txlog.operators.runs import named_places
 
 if TYPE_CHECKING:
     from airflow_txlog.contract.job import JobSpec
@@ -95,6 +94,8 @@ class ErasureOperator(ManyJobsOperator):
         self.signing_conn_id = signing_conn_id
         self.declared = declared
         self.legal_hold = legal_hold
+        if readers_in is not None and not has_template(readers_in):
+            place_list("readers_in", readers_in)
         self.readers_in = readers_in
         self.require_complete = require_complete
         self.sensitive = sensitive
@@ -212,7 +213,7 @@ class ErasureOperator(ManyJobsOperator):
                     argument="legal_hold",
                 )
         if self.readers_in is not None:
-            self._readers = find_tables(self.hook, named_places(self.readers_in), argument="readers_in")
+            self._readers = find_tables(self.hook, place_list("readers_in", self.readers_in), argument="readers_in")
         tables = {table: column for table, column in self.tables.items() if self.held(table) is None}
         given = {request_id: revealed(subjects) for request_id, subjects in self.by_request.items()}
         sources = [each["table"] for each in given.values() if isinstance(each, Mapping) and "table" in each]

@@ -9,6 +9,7 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import Operation, Upkeep, read_operation
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.upkeep import run_upkeep
+from airflow_txlog.operators.arguments.given import has_template, place_list
 from airflow_txlog.operators.many_jobs import ManyJobsOperator
 from airflow_txlog.policies.retry import raise_for_airflow
 
@@ -60,9 +61,11 @@ class DeltaUpkeepOperator(ManyJobsOperator):
         **kwargs: Any,
     ) -> None:
         if tables is None and kwargs.get("txlog_conn_id") is None:
-            raise TypeError("DeltaUpkeepOperator needs tables, or a txlog_conn_id whose base folder has them")
+            raise TypeError("tables is missing: name them, or a txlog_conn_id whose base folder has them")
         super().__init__(**kwargs)
         self.tables = tables
+        if not has_template(tables):
+            self._places()
         self.compact = compact
         self.purge_above = purge_above
         self.checkpoint = checkpoint
@@ -107,15 +110,7 @@ class DeltaUpkeepOperator(ManyJobsOperator):
         return report.to_dict()
 
     def _places(self) -> list[str]:
-        tables = self.tables
-        if isinstance(tables, str):
-            return [tables]
-        if tables is not None and not isinstance(tables, Sequence):
-            raise InvalidJobSpec(
-                f"tables must be a name or a list of them; found {type(tables).__name__}. Nothing was read.",
-                argument="tables",
-            )
-        return [""] if tables is None else list(tables)
+        return [""] if self.tables is None else place_list("tables", self.tables)
 
     def _spec_of(self, context: Mapping[str, Any], table: str, limits: Mapping[str, Any]) -> JobSpec:
         return self.spec_for(context, read_operation(self.operation, {**self.job_arguments(), **limits}), table)
