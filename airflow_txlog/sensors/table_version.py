@@ -6,20 +6,22 @@ Invariant: the sensor waits for a table that does not exist yet; one that cannot
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
+    AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
 )
 
-from airflow_txlog.errors import InvalidInput, from_dict
+from airflow_txlog.errors import InvalidInput, TableNotFound, from_dict
 from airflow_txlog.hooks.named_tables import check_name, no_catalog
 from airflow_txlog.hooks.run_versions import pinned_version
 from airflow_txlog.hooks.txlog import TxlogHook
@@ -211,7 +213,8 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait: here, or after one look in the triggerer."""
         if not self.deferrable or self.as_of is not None:
-            return super().execute(context)
+            with self._naming_what_it_waited_for():
+                return super().execute(context)
         self._check_name()
         try:
             found = self.poke(context)
@@ -222,6 +225,37 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             self.log.error("a look at %s failed (%s); the triggerer looks again", self.place, error)
             self._wait_in_the_triggerer()
         return found.xcom_value if found.is_done else self._wait_in_the_triggerer()
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the task after the triggerer's event, or fail it if the wait there took too long."""
+        with self._naming_what_it_waited_for():
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextlib.contextmanager
+    def _naming_what_it_waited_for(self) -> Iterator[None]:
+        """Add the table, the condition and the latest version to Airflow's error about the time, which names none."""
+        try:
+            yield
+        except (AirflowSensorTimeout, AirflowSkipException) as error:
+            reason = str(error).rstrip(".")
+            raise type(error)(f"{f'{reason}. ' if reason else ''}{self._waited_for()}") from error
+
+    def _waited_for(self) -> str:
+        table, condition = shown(self.place), ""
+        try:
+            condition = " with " + ", ".join(f"{name}={value!r}" for name, value in self.condition().items())
+            # After a wait in the triggerer, this process has not looked yet.
+            latest = self.hook.latest_version(self.place) if self._checked is None else self._checked["version"]
+            found = f"version {latest}" if latest >= 0 else "no table"
+        except TableNotFound:
+            found = "no table"
+        except Exception as error:
+            found = f"a table that cannot be read ({type(error).__name__})"
+        connection = "" if self.txlog_conn_id is None else f" --conn-id {self.txlog_conn_id}"
+        return (
+            f"The sensor waited for a version of {table}{condition}; its last look found {found}. "
+            f"`airflow txlog history {table}{connection}` lists the versions."
+        )
 
     def _skip_after(self, error: Exception) -> None:
         """Raise AirflowSkipException if the sensor is to be skipped for an error, as Airflow's own poking does."""

@@ -217,6 +217,38 @@ def test_a_condition_that_another_task_gave_as_none_is_an_error_and_not_a_wider_
         waiting.poke({})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("soft_fail", [False, True])
+def test_a_wait_that_took_too_long_names_the_table_the_condition_and_the_version(lake: Path, soft_fail: bool) -> None:
+    from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
+
+    raised = AirflowSkipException if soft_fail else AirflowSensorTimeout
+    table = Table.create(str(lake / "users"), SCHEMA)
+
+    def sensor(**given: Any) -> TableVersionSensor:
+        return TableVersionSensor(
+            task_id="wait",
+            txlog_conn_id="lake",
+            timeout=0,
+            soft_fail=soft_fail,
+            data_changes_only=False,
+            **{"table_uri": "users", **given},
+        )
+
+    found = "waited for a version of users with version=9, data_changes_only=False; its last look found version 1. "
+    grow(table)
+    waits = sensor(version=9)
+    with pytest.raises(raised, match="Sensor has timed out; ") as caught:
+        waits.execute({})  # type: ignore[typeddict-item]
+    assert f"{found}`airflow txlog history users --conn-id lake` lists the versions." in str(caught.value)
+    with pytest.raises(raised, match="last look found no table"):
+        sensor(version=9, table_uri="nothing").execute({})  # type: ignore[typeddict-item]
+
+    # After a wait in the triggerer, the process that fails has not looked at the table.
+    with pytest.raises(raised) as caught:
+        sensor(version=9, deferrable=True).resume_execution("__fail__", {"error": "Trigger timeout"}, {})  # type: ignore[typeddict-item]
+    assert found in str(caught.value)
+
+
 def test_a_deferrable_sensor_fails_as_airflows_sensors_do(tmp_path: Path) -> None:
     from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 
