@@ -1,13 +1,18 @@
-"""Reading a connection of Airflow that a parameter names.
+"""Reading a connection of Airflow that a parameter names, and the settings in the extra of one of type `txlog`.
 
-Invariant: the error for a missing connection names the parameter to correct, and shows nothing of any connection.
+Invariant: the error for a missing or wrong connection names the parameter or the setting to correct, and shows no value
+of any connection.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors.names import did_you_mean
 
 # The parameters that may also stand in the extra of a connection.
 _PLACES = {
@@ -32,3 +37,54 @@ def connection_of(argument: str, conn_id: str) -> Any:
             f"the connection (Admin, Connections in the UI; `airflow connections add {conn_id}`; "
             f"AIRFLOW_CONN_{conn_id.upper()} in the environment)."
         ) from error
+
+
+CONN_TYPE = "txlog"
+SETTINGS = (
+    *("runner", "spark_conn_id", "spark_conf", "storage_conn_id", "storage_options", "catalog_conn_id", "history_url"),
+    *("table_url", "erasure_ledger", "erasure_key_conn_id", "erasure_on_return", "strict_writers", "single_writer"),
+    "allow_absolute_paths",
+)
+"""The settings that the extra of a connection of type `txlog` may have."""
+
+
+def check_is_txlog(connection: Any, storage_types: frozenset[str]) -> None:
+    """Raise InvalidJobSpec for a connection of another type, or one whose extra has anything but our settings.
+
+    `storage_types`: those of a `storage_conn_id`.
+    """
+    conn_id, kind = connection.conn_id, connection.conn_type
+    if kind != CONN_TYPE:
+        # The credentials of another type would not be used: its tables would be opened with the process's identity.
+        instead = (
+            f"Make it again with the type {CONN_TYPE!r}, by `airflow connections add {conn_id} --conn-json "
+            f'\'{{"conn_type": "{CONN_TYPE}", "host": "/lake"}}\'`, or leave txlog_conn_id out and name full URIs.'
+        )
+        if kind in storage_types:
+            instead = (
+                f"That type is one for storage_conn_id. Name it there, or in the extra of a connection of type "
+                f'{CONN_TYPE!r}: {{"storage_conn_id": "{conn_id}"}}.'
+            )
+        raise InvalidJobSpec(
+            f"txlog_conn_id: the connection {conn_id!r} is of type {kind!r}. {instead} Nothing was read.",
+            argument="txlog_conn_id",
+        )
+    try:
+        extra = json.loads(connection.extra or "{}")
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        # Airflow would read it as empty.
+        raise InvalidJobSpec(
+            f"txlog_conn_id: the extra of the connection {conn_id!r} is no JSON object. Nothing was read. Write one "
+            'such as {"storage_conn_id": "lake_keys"}.',
+            argument="txlog_conn_id",
+        )
+    for name in extra:
+        if name not in SETTINGS:
+            raise InvalidJobSpec(
+                f"txlog_conn_id: the extra of the connection {conn_id!r} has {name!r}, which is no setting of it."
+                f"{did_you_mean(name, SETTINGS)} Nothing was read. Its settings are {', '.join(SETTINGS)}; Spark's go "
+                "into spark_conf, and those of the store into storage_options.",
+                argument="txlog_conn_id",
+            )

@@ -26,7 +26,7 @@ from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.restrictions import only_tunes, unrestricted_names
 from airflow_txlog.contract.wording import handle_of
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
-from airflow_txlog.hooks.connections import connection_of
+from airflow_txlog.hooks.connections import CONN_TYPE, check_is_txlog, connection_of
 from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.identity import annotations_of
 from airflow_txlog.hooks.named_tables import NamedTablesHook, TablesByName, named, with_places
@@ -61,7 +61,7 @@ class TxlogHook(NamedTablesHook, RowWritingHook):
 
     conn_name_attr = "txlog_conn_id"
     default_conn_name = "txlog_default"
-    conn_type = "txlog"
+    conn_type = CONN_TYPE
     hook_name = "Delta tables (txlog)"
 
     def __init__(
@@ -87,14 +87,7 @@ class TxlogHook(NamedTablesHook, RowWritingHook):
         from airflow_txlog.hooks.storage_connection import CONN_TYPES
 
         connection = connection_of("txlog_conn_id", self.txlog_conn_id)
-        if connection.conn_type in CONN_TYPES:
-            # Its tables would be opened with the process's own identity, and not with this one.
-            raise InvalidJobSpec(
-                f"The connection {self.txlog_conn_id!r} is of type {connection.conn_type!r}, which is one for "
-                f"storage_conn_id. Name it there, or in the extra of a connection of type {self.conn_type!r}: "
-                f'{{"storage_conn_id": "{self.txlog_conn_id}"}}.',
-                argument="txlog_conn_id",
-            )
+        check_is_txlog(connection, CONN_TYPES)
         return connection
 
     @cached_property

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from airflow_txlog.errors import CredentialsUnavailable, InvalidJobSpec
+from airflow_txlog.get_provider_info import get_provider_info
 from airflow_txlog.hooks import storage_connection
+from airflow_txlog.hooks.connections import SETTINGS
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.operators.maintenance.checkpoint_and_vacuum import CheckpointOperator
 from airflow_txlog.sensors.table_version import TableVersionSensor
@@ -291,6 +293,43 @@ def test_a_connection_of_the_cloud_itself_is_refused_as_one_of_txlog(monkeypatch
         TxlogHook(name).table("az://c/t")
     assert '{"storage_conn_id": "of_wasb"}' in raised.value.message
     assert SECRET not in raised.value.message
+
+
+@pytest.mark.parametrize("kind", ["generic", "aws", "fs"])
+def test_a_connection_of_any_other_type_is_refused_as_one_of_txlog(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    name = connect(monkeypatch, kind, host="/lake", password=SECRET)
+    with pytest.raises(InvalidJobSpec, match=f"is of type '{kind}'") as raised:
+        TxlogHook(name).table("t")
+    assert raised.value.argument == "txlog_conn_id"
+    assert SECRET not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        (
+            {"storage_option": {"anon": SECRET}},
+            "has 'storage_option', which is no setting of it. Did you mean 'storage_",
+        ),
+        ({"spark.executor.memory": SECRET}, "Spark's go into spark_conf"),
+        ("not JSON: " + SECRET, "is no JSON object"),
+        ([SECRET], "is no JSON object"),
+    ],
+)
+def test_an_extra_with_anything_but_settings_is_refused(
+    monkeypatch: pytest.MonkeyPatch, extra: Any, named: str
+) -> None:
+    text = extra if isinstance(extra, str) else json.dumps(extra)
+    name = connect(monkeypatch, "txlog", host="/lake", extra=text)
+    with pytest.raises(InvalidJobSpec) as raised:
+        TxlogHook(name).table("t")
+    assert named in raised.value.message
+    assert SECRET not in raised.value.message
+    assert not TxlogHook(name).test_connection()[0]
+
+
+def test_the_form_of_a_connection_has_its_settings() -> None:
+    assert set(get_provider_info()["connection-types"][0]["conn-fields"]) == set(SETTINGS)
 
 
 def test_it_is_not_read_when_the_dag_is_parsed() -> None:
