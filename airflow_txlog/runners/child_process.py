@@ -27,7 +27,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import OPEN_FILES, JobResult, JobSpec, read_result, write_document
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.errors import JobError, JobLost, TxlogError
-from airflow_txlog.jobs.spark.installation import DISK_FULL
+from airflow_txlog.jobs.spark.installation import temporary_disk_is_full
 from airflow_txlog.process import progress
 from airflow_txlog.process.private_folder import remove_folder_of
 from airflow_txlog.runners.base import Log, check_stays_here, result_of_lost, result_or_error
@@ -267,7 +267,7 @@ def job_not_started(spec: JobSpec, error: OSError) -> JobError:
     # If no folder is writable, Python's error names neither the folders nor the reason.
     is_nowhere = isinstance(error, FileNotFoundError) and error.filename is None
     cause = "no folder for temporary files (TMPDIR) can be written" if is_nowhere else text_of(error)
-    advice = f" {DISK_FULL}" if error.errno in _NO_SPACE else ""
+    advice = f" {temporary_disk_is_full()}" if error.errno in _NO_SPACE else ""
     return JobError(
         f"Cannot run the {spec.operation.name} job: {cause}.{advice} Nothing was started.",
         cause_type=type(error).__name__,

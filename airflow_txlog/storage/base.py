@@ -336,18 +336,22 @@ class Output:
         publish: Callable[[], int | None],
         discard: Callable[[], None],
         drop: Callable[[], None] | None = None,
+        *,
+        location: str | None = None,
     ) -> None:
         """`publish` makes the content of `sink` appear and closes it, and returns its time if the store gives it.
 
         `discard` closes it and leaves nothing behind.
 
-        `drop` takes the place of `discard` when the collector calls, if `discard` must not run there.
+        `drop` takes the place of `discard` when the collector calls, if `discard` must not run there. `location`: the
+        file, for an error of the system that names none, such as a full disk.
         """
         self.sink = sink
         """The stream that pyarrow writes to. Close or discard this object instead of the stream."""
         self._publish = publish
         self._discard = discard
         self._drop = drop or discard
+        self._location = location
         self._process = os.getpid()
         self.closed = False
         self.modified_ms: int | None = None
@@ -396,8 +400,10 @@ class Output:
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self.discard()
+            return
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = self._location
+        self.discard()
 
     def __del__(self) -> None:
         # An object that failed in its constructor has no state to drop.

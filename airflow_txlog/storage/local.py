@@ -108,7 +108,8 @@ class LocalStore(Store):
             temporary.rename()
             temporary.close()
 
-        return Output(temporary.file, publish=publish, discard=temporary.close)
+        location = f"{self._directory}/{path}"
+        return Output(temporary.file, publish=publish, discard=temporary.close, location=location)
 
     def open_new(self, path: str) -> Output:
         # No temporary name: no commit names an unfinished file. No sync: a commit's sync does not wait for data.
@@ -127,10 +128,11 @@ class LocalStore(Store):
             modified_ms = None
             with suppress(AttributeError, io.UnsupportedOperation):
                 modified_ms = os.fstat(sink.fileno()).st_mtime_ns // 1_000_000
-            sink.close()
+            with local_files.naming(f"{self._directory}/{path}"):
+                sink.close()
             return modified_ms
 
-        return Output(sink, publish=publish, discard=discard)
+        return Output(sink, publish=publish, discard=discard, location=f"{self._directory}/{path}")
 
     def open_input(self, path: str) -> pa.NativeFile:
         return local_files.arrow_file(self._opened(path))
@@ -234,6 +236,7 @@ class _Temporary:
     """A new file next to `path`, in a folder that stays open until `close`, which deletes an unnamed file."""
 
     def __init__(self, root: str, path: str) -> None:
+        self._path = f"{root}/{path}"
         *directories, self._target = inner_parts(path)
         self._name = temporary_path(path).rpartition("/")[2]
         is_private = path.startswith(PRIVATE_PREFIX)
@@ -243,19 +246,23 @@ class _Temporary:
 
     def write(self, data: bytes) -> None:
         """Write the whole content and sync it."""
-        self.file.write(data)
+        with local_files.naming(self._path):
+            self.file.write(data)
         self.sync()
 
     def sync(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        with local_files.naming(self._path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
 
     def link(self) -> bool:
         """Give the file its name unless it is taken. Return whether it has it now."""
         try:
             # Never follow a link that has replaced the temporary file.
-            os.link(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent, follow_symlinks=False)
+            with local_files.naming(self._path):
+                here = self._parent
+                os.link(self._name, self._target, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
         except FileExistsError:
             return False
         finally:
@@ -265,7 +272,8 @@ class _Temporary:
 
     def rename(self) -> None:
         """Give the file its name, replacing an existing file of that name."""
-        os.replace(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        with local_files.naming(self._path):
+            os.replace(self._name, self._target, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._is_there = False
         os.fsync(self._parent)
 

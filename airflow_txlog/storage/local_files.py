@@ -133,9 +133,21 @@ def create(
 def _create(root: str, directories: Sequence[str], name: str, *, lists: bool, is_private: bool) -> tuple[int, int]:
     directory = open_folder(root, directories, makes=True, lists=lists, mode=0o700 if is_private else 0o777)
     try:
-        return directory, os.open(name, _CREATE, 0o600 if is_private else 0o666, dir_fd=directory)
+        with naming("/".join([root, *directories, name])):
+            return directory, os.open(name, _CREATE, 0o600 if is_private else 0o666, dir_fd=directory)
     except BaseException:
         os.close(directory)
+        raise
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Let an error of the system name this path: by a descriptor it names none, or none that leads anywhere."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = path, None
         raise
 
 

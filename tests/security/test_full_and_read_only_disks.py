@@ -131,18 +131,20 @@ OPERATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("operation", ["vacuum", "checkpoint", "restore"])
-def test_a_job_on_a_read_only_disk_fails_with_that_in_the_first_line(read_only: Table, operation: str) -> None:
+def test_a_job_on_a_read_only_disk_names_the_file_in_the_first_line(
+    read_only: Table, disk: Path, operation: str
+) -> None:
     spec = job_spec(operation=operation, table_uri=read_only.uri, arguments=OPERATIONS[operation])
     result = run_job(spec, None)
     assert result.error is not None
     first = result.error["message"].splitlines()[0]
     assert result.error["type"] == "JobError"
-    assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 30] Read-only file system")
-    assert "The disk is mounted read-only on the machine that runs the job." in first
+    assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 30] Read-only file system: '{disk}/t/")
+    assert "The disk is mounted read-only on the machine that runs the job: mount it" in first
 
 
 @pytest.mark.parametrize("operation", ["checkpoint", "truncate", "restore"])
-def test_a_job_on_a_full_disk_fails_with_that_in_the_first_line(table: Table, disk: Path, operation: str) -> None:
+def test_a_job_on_a_full_disk_names_the_file_in_the_first_line(table: Table, disk: Path, operation: str) -> None:
     (disk / "t" / "old.parquet").touch()
     if operation == "truncate":
         table.restore(1)
@@ -151,8 +153,8 @@ def test_a_job_on_a_full_disk_fails_with_that_in_the_first_line(table: Table, di
     result = run_job(spec, None)
     assert result.error is not None
     first = result.error["message"].splitlines()[0]
-    assert first.startswith(f"Cannot run the {operation} job: OSError: [Errno 28] No space left on device")
-    assert "The disk is full" in first
+    assert first.startswith(f"Cannot run the {operation} job: {NO_ROOM}: '{disk}/t/")
+    assert "The disk is full: that of the named file" in first
     assert Table.open(table.uri).snapshot().version == (3 if operation == "truncate" else 2)
 
 
@@ -175,7 +177,8 @@ def test_a_disk_that_fills_while_rows_are_staged_leaves_no_commit_and_no_files(
     before = sorted((disk / "t").rglob("*"))
     error = error_of(run(spark, operation, table, **arguments))
     assert (error["type"], error["retryable"]) == ("JobError", False)
-    assert error["message"].startswith(f"{what}{NO_ROOM} The disk is full: the table's")
+    assert error["message"].startswith(f"{what}{NO_ROOM}: '{disk}/t/")
+    assert "The disk is full: that of the named file" in error["message"]
     assert sorted((disk / "t").rglob("*")) == before
 
 
@@ -194,13 +197,15 @@ def test_a_local_disk_of_spark_that_fills_while_rows_are_shuffled_leaves_no_comm
         ChildProcessRunner().run(spec, log=lambda line: None)
     first = caught.value.message.splitlines()[0]
     assert first.startswith(STAGED)
-    assert "No space left on device. The disk is full: the table's, or the one that spark.local.dir names" in first
+    assert (
+        "No space left on device. The disk is full: that of the named file, or without one the disk of spark" in first
+    )
     assert sorted((tmp_path / "t").rglob("*")) == before
 
 
 # --- the disk of temporary files --------------------------------------------------------------------------------------
 
-NO_ROOM = "OSError: [Errno 28] No space left on device."
+NO_ROOM = "OSError: [Errno 28] No space left on device"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -223,7 +228,7 @@ def test_a_job_that_finds_no_room_for_its_temporary_files_is_not_started(
     with pytest.raises(JobError) as caught:
         ChildProcessRunner(("false",)).run(spec, log=lambda line: None)
     first = caught.value.message.splitlines()[0]
-    assert first.startswith(f"Cannot run the truncate job: {NO_ROOM} The disk is full")
+    assert first.startswith(f"Cannot run the truncate job: {NO_ROOM}. The disk of {temporary}, ")
     assert not caught.value.retryable
     assert Table.open(table.uri).snapshot().version == 0
 
@@ -242,5 +247,5 @@ def test_a_spark_that_finds_no_room_for_its_settings_is_told_from_one_without_ja
     with pytest.raises(OSError, match="No space left") as caught, _properties_file({"spark.x": "1" * PAGE}):
         pass
     message = not_started(caught.value).message
-    assert message.startswith(f"Spark could not be started: {NO_ROOM} The disk is full")
+    assert message.startswith(f"Spark could not be started: {NO_ROOM}. The disk of {temporary}, ")
     assert "Java" not in message

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -177,7 +177,8 @@ class RowGroupWriter:
         self._pending, self.pending_bytes = [], 0
         if self._writer is None and "use_dictionary" not in self._options:
             self._options["use_dictionary"] = without_unique_columns(table)
-        self._write_group(self._begun(), table)
+        with self._named_in_errors():
+            self._write_group(self._begun(), table)
         if self._keeps is not None:
             self._keeps.add(self.path, table)
         self._statistics.update(table)
@@ -194,6 +195,16 @@ class RowGroupWriter:
             # Arrow's own copy of the schema is left out: a reader that trusts it would misread the columns' types.
             self._writer = pq.ParquetWriter(self._stream(self._sink), self.schema, store_schema=False, **self._options)
         return self._writer
+
+    @contextlib.contextmanager
+    def _named_in_errors(self) -> Iterator[None]:
+        """Let an error of the system, such as a full disk, name the file: Arrow's names none."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is not None and error.filename is None:
+                error.filename = readable(self._store.root, self.path)
+            raise
 
     def _opened(self) -> Any:
         if self._discards:
@@ -214,7 +225,8 @@ class RowGroupWriter:
         self.end_row_group()
         if self._writer is None:
             return None
-        self._end(self._writer)
+        with self._named_in_errors():
+            self._end(self._writer)
         self._writer = None
         modified_ms: int | None = 0
         size_bytes = self.written_bytes

@@ -74,17 +74,23 @@ _MORE_MEMORY = (
 )
 _ADVICE = {
     ("Not a directory",): " A file lies where the table's folder, or one above it, must be: correct the path.",
-    ("Read-only file system",): " The disk is mounted read-only on the machine that runs the job.",
+    ("Read-only file system",): (
+        " The disk is mounted read-only on the machine that runs the job: mount it to be written, or put the table on "
+        "another disk."
+    ),
     ("Permission denied: 's3:", "Permission denied: 'gs:", "Permission denied: 'abfss:"): (
         " The credentials of the process that asked do not allow it; executors on other machines have their own."
     ),
     (
         "Permission denied",
         "Operation not permitted",
-    ): " The user that runs the job has no right to it; a cluster and a Connect server have users of their own.",
-    ("No space left on device",): (
-        " The disk is full: the table's, or the one that spark.local.dir names, for what is shuffled and does not fit "
-        "into memory."
+    ): (
+        " The user that runs the job has no right to it: let this user read and write the table's folder. A cluster "
+        "and a Connect server have users of their own."
+    ),
+    ("No space left on device", "Disk quota exceeded"): (
+        " The disk is full: that of the named file, or without one the disk of spark.local.dir, for what is shuffled "
+        "and does not fit into memory. Free space on it, or enlarge it: a VACUUM deletes a table's old files."
     ),
     ("maxResultSize",): " More came back to the driver than spark.driver.maxResultSize allows: raise it.",
     (

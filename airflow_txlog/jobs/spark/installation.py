@@ -10,14 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import tempfile
 from importlib import metadata
 from importlib.util import find_spec
 
 from airflow_txlog.errors import JobError, TxlogError
 from airflow_txlog.jobs.spark.causes import describe
 
-# Spark keeps its own temporary files in that folder too, unless it is given another one.
-DISK_FULL = "The disk is full that has the folder for temporary files (TMPDIR, or spark.local.dir)."
 INSTALL = "pip install 'airflow-provider-txlog[spark]'"
 INSTALL_CLIENT = "pip install 'airflow-provider-txlog[connect]'"
 
@@ -78,7 +77,7 @@ def not_started(error: Exception, why: str | None = None) -> TxlogError:
 def start_advice(cause: str) -> str:
     """Return the advice for a JVM that did not start here, by the cause."""
     if os.strerror(errno.ENOSPC) in cause:
-        return DISK_FULL
+        return temporary_disk_is_full()
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -88,6 +87,16 @@ def start_advice(cause: str) -> str:
             "start: add one where the image or the container is made."
         )
     return "Is Java 17 or newer there (JAVA_HOME)?"
+
+
+def temporary_disk_is_full() -> str:
+    """Return the advice for a disk that has no room for temporary files."""
+    # Not `gettempdir`, which raises if it can write nowhere. Spark uses the same folder unless it is given another one.
+    folder = tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"
+    return (
+        f"The disk of {folder}, the folder for temporary files, is full, or that of spark.local.dir. Free space on it, "
+        "or set TMPDIR to a folder on another disk."
+    )
 
 
 def _version(distribution: str) -> str | None:
