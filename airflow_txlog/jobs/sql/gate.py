@@ -14,7 +14,6 @@ Source: soundness A2, A3, B6.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ from airflow_txlog.jobs.sql.functions import (
     check_parsed,
     unsupported,
 )
-from airflow_txlog.jobs.sql.query_gate import check_query
+from airflow_txlog.jobs.sql.query_gate import check_query, syntax_error, with_own_lines
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
@@ -157,10 +156,12 @@ class SqlGate:
         except PySparkException as error:
             if is_denied(error):
                 raise translate(error, "read what the source's SQL names") from error
-            refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
+            condition = condition_of(error) or ""
+            refusal = SourceNotFound if condition in NO_FILES else InvalidJobSpec
+            is_syntax = condition.startswith("PARSE")
+            reason = syntax_error(self._spark, error, text) if is_syntax else self._reason(error)
             raise refusal(
-                f"The source's SQL is not a query that Spark can run: {self._reason(error)}.{_advice(text)} "
-                "Nothing was read.",
+                f"The source's SQL is not a query that Spark can run: {reason}.{_advice(text)} Nothing was read.",
                 argument="source",
             ) from error
         if self._binder.variable is not None and self._binder.variable in frame.schema.json():
@@ -275,8 +276,7 @@ class SqlGate:
     def _reason(self, error: PySparkException) -> str:
         """Return Spark's message; if parameters are bound, only the part without expressions, which show values."""
         if not self._parameters:
-            # Our statements begin one line before the author's text.
-            return re.sub(r"\bline (\d+)(?=,? pos)", _line_before, analysis_text(error))
+            return with_own_lines(analysis_text(error))
         return f"{describe(error)}. Expressions are not shown, because parameters are bound"
 
     def _columns(self, relation: str) -> list[str]:
@@ -330,10 +330,6 @@ class SqlGate:
         may_cast = special is None or computes_constants(text)
         if special or (may_cast and casts_special_date(self._spark, condition)):
             raise _special(text)
-
-
-def _line_before(found: re.Match[str]) -> str:
-    return f"line {max(int(found[1]) - 1, 1)}"
 
 
 def check_none_spare(operation: Operation, used: Collection[str]) -> None:

@@ -17,10 +17,12 @@ ResolveSQLOnFile, CallMethodViaReflection; tests/security/test_query_names.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.spark.causes import analysis_text
 from airflow_txlog.jobs.spark.session import FILES_BY_SQL, LOCAL_ONLY, is_classic
 from airflow_txlog.jobs.sql.functions import (
     CALLS_NOTHING,
@@ -40,6 +42,7 @@ from airflow_txlog.sql.lexer import COMMA, DOT, OPEN, OUTSIDE, Token, neighbours
 from airflow_txlog.sql.sql_text import sql_text
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
 # Functions of many rows, functions that return many rows, and those that depend on the session or a row's place.
@@ -147,6 +150,37 @@ def check_query(spark: SparkSession, sql: str, parameters: Mapping[str, Any], vi
     for call in found.of_class("UnresolvedTableValuedFunction"):
         _check_function(_dotted(call.name()), _TABLE_FUNCTIONS)
     _check_relations(spark, found)
+
+
+def syntax_error(spark: SparkSession, error: PySparkException, text: str) -> str:
+    """Return what Spark's parser finds wrong in the author's query, with the place in that text.
+
+    `error`: the parser's, for a statement with the query in parentheses. No parsed text has a bound value in it.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - a job without Spark imports no PySpark
+
+    if is_classic(spark):
+        try:
+            parser_of(spark).parsePlan(text)
+        except PySparkException as own:
+            return _without_state(analysis_text(own))
+        # Only in our parentheses it does not parse.
+        return "it ends with ;: leave that out" if ";" in text else "it is a statement, and a source needs a SELECT"
+    # A server parses only what it then runs.
+    reason = _without_state(with_own_lines(analysis_text(error)))
+    line = re.search(r"\(line (\d+)", reason)
+    is_after = line is not None and int(line[1]) > len(text.splitlines())
+    return "Syntax error at its end" if is_after else reason
+
+
+def with_own_lines(reason: str) -> str:
+    """Return a message of Spark with the lines of the author's text: our statements begin one line before it."""
+    return re.sub(r"\bline (\d+)(?=,? pos)", lambda found: f"line {max(int(found[1]) - 1, 1)}", reason)
+
+
+def _without_state(reason: str) -> str:
+    """Return a message of Spark's parser without the names of its condition: the sentence and the place."""
+    return re.sub(r"^\[\w+\] |\.? SQLSTATE: \w+", "", reason)
 
 
 def _check_function(name: str, known: frozenset[str]) -> None:
