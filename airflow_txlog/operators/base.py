@@ -94,8 +94,9 @@ class TxlogOperator(NamedTableOperator):
     :param time_zone: the time zone of the SQL texts.
     :param deferrable: wait for the job in the triggerer, without occupying a worker slot. Only for a cluster that runs
         the job's driver (`submit` in cluster mode). Otherwise refused.
-    :param conflict_deadline_s: the number of seconds that the job keeps trying after its first conflict with another
-        commit, before it leaves the conflict to Airflow's retries. It reuses staged work that is still valid.
+    :param conflict_deadline_s: the number of seconds that each try of the task keeps trying after its first conflict
+        with another commit, before it leaves the conflict to Airflow's retries. A new try counts anew. The job reuses
+        staged work that is still valid.
     :param emit_without_change: emit the asset events of `outlets` even if no row changed (docs/waiting.md).
     :param emit_partitions: emit one asset event for each changed partition, for DAGs that are scheduled by partitions
         (Airflow 3.3). These events do not start a DAG that is scheduled by the asset as a whole.
