@@ -132,9 +132,6 @@ def test_partitions_become_events_of_their_own_where_it_is_asked_for_and_they_ar
     assert ("partitions" in events[ASSET].extra, events[ASSET].extra["partition_count"]) == (False, 1001)
 
 
-@pytest.mark.long("two loads and two totals with Spark; test_unprocessed has the rule")
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 def test_the_example_processes_each_version_once_though_events_are_dropped(
     dag_of: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
