@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Of so many rows or more, these samples are taken. They lie all over the rows, which may be sorted.
-_FEWEST_ROWS = 65_536
+# Of so many rows or more, samples are taken: an eighth of the rows, and no more than these. They lie all over the rows,
+# which may be sorted. To judge fewer rows takes longer than to write their dictionaries.
+_FEWEST_ROWS = 16_384
 _SAMPLES, _SAMPLE_ROWS = 16, 1_024
 # If fewer of 32 sampled values are repeated, a dictionary of 1 MiB does not hold the values.
 _DISTINCT_OF_32 = 31
@@ -38,8 +39,9 @@ def without_unique_columns(rows: pa.Table) -> list[str] | bool:
     """
     if rows.num_rows < _FEWEST_ROWS:
         return True
-    step = (rows.num_rows - _SAMPLE_ROWS) // (_SAMPLES - 1)
-    samples = pa.concat_tables(rows.slice(number * step, _SAMPLE_ROWS) for number in range(_SAMPLES))
+    size = min(_SAMPLE_ROWS, rows.num_rows // (8 * _SAMPLES))
+    step = (rows.num_rows - size) // (_SAMPLES - 1)
+    samples = pa.concat_tables(rows.slice(number * step, size) for number in range(_SAMPLES)).combine_chunks()
     found: list[str] = []
     has_all = True
     for field, column in zip(samples.schema, samples.columns, strict=True):
@@ -68,7 +70,9 @@ def _are_unique(values: pa.ChunkedArray) -> bool:
         # Arrow does not count the values of views.
         return False
     valid = len(values) - values.null_count
-    return bool(2 * valid > len(values) and 32 * pc.count_distinct(values).as_py() >= _DISTINCT_OF_32 * valid)
+    # Twice as fast as `count_distinct`. Null is one of them.
+    distinct = len(values.unique()) - (valid < len(values))
+    return bool(2 * valid > len(values) and 32 * distinct >= _DISTINCT_OF_32 * valid)
 
 
 def _leaf_paths(kind: pa.DataType, path: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import pytest
 from airflow_txlog.datafiles.parquet.dictionaries import without_unique_columns
 
 ROWS = 100_000
+FEW = 20_000
 RNG = np.random.default_rng(3)
 
 
@@ -62,6 +63,12 @@ def test_a_column_of_values_that_nearly_all_differ_has_no_dictionary(name: str) 
     assert chunks["s.few"].has_dictionary_page
     assert chunks[path].has_dictionary_page == (name in REPEATED and name != "booleans")
     assert pq.read_table(pa.BufferReader(sink.getvalue())).equals(rows)
+
+
+@pytest.mark.parametrize("name", [*UNIQUE, "each four times in order", "nulls", "one decimal"])
+def test_a_file_of_some_rows_is_judged_by_an_eighth_of_them(name: str) -> None:
+    rows = pa.table({name: {**UNIQUE, **REPEATED}[name].slice(0, FEW), "few": np.arange(FEW) % 7})
+    assert without_unique_columns(rows) == (["few"] if name in UNIQUE else True)
 
 
 def test_a_file_of_few_rows_is_not_judged() -> None:
