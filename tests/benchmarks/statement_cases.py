@@ -190,16 +190,16 @@ def _run_deltalake(statement: Statement, made: Path, table: Path) -> None:
         on, clauses = _merge(statement)
         merger = opened.merge(pq.read_table(source), on, source_alias="s", target_alias="t")
         for clause in clauses:
-            merger = _add_clause(merger, clause)
+            merger = _add_clause(merger, clause, statement)
         merger.execute()
 
 
-def _add_clause(merger: TableMerger, clause: Mapping[str, Any]) -> TableMerger:
+def _add_clause(merger: TableMerger, clause: Mapping[str, Any], statement: Statement) -> TableMerger:
     values = clause.get("set", clause.get("values"))
     method = f"when_{clause['when']}_{clause['then']}" + ("_all" if values == "*" else "")
-    arguments = {"predicate": clause.get("condition")}
+    arguments: dict[str, Any] = {"predicate": clause.get("condition")}
     if isinstance(values, Mapping):
-        arguments["updates"] = values
+        arguments["updates"] = {name: _theirs(text, statement) for name, text in values.items()}
     added: TableMerger = getattr(merger, method)(**arguments)
     return added
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,17 +71,17 @@ def _make_lineitem(folder: Path, scale: float) -> None:
     files = 2 if scale <= 1 else 16
     command = [str(generator()), "parquet", "--quiet", "-s", str(scale), "-T", "lineitem", "--parts", str(files)]
     subprocess.run([*command, "--field-ids", "false", "-o", str(folder)], check=True)
-    tables = [pq.read_table(path) for path in sorted((folder / "lineitem").iterdir())]
-    tables = [table.cast(_plain_schema(table.schema)) for table in tables]
-    write_files(folder / "table", tables)
-    rows = pa.concat_tables(tables)
+    made = sorted((folder / "lineitem").iterdir())
+    # File by file: the table may be larger than the memory.
+    write_files(folder / "table", map(_plain_rows, made))
+    keys = pa.concat_tables(pq.read_table(path, columns=["l_orderkey"]) for path in made)["l_orderkey"]
     rng = np.random.default_rng(1)
-    orders = pc.unique(rows["l_orderkey"])
+    orders = pc.unique(keys)
     chosen = rng.choice(len(orders), min(1_500, len(orders) // 2), replace=False)
     write_files(folder / "keys", [pa.table({"l_orderkey": orders.take(pa.array(chosen))})])
     # Forty thousand changes: a tenth deletes, a fifth inserts orders that are new, and the rest updates.
-    changed = rng.choice(rows.num_rows, max(rows.num_rows // 150, 20), replace=False)
-    changes = rows.take(pa.array(changed))
+    changed = rng.choice(len(keys), max(len(keys) // 150, 20), replace=False)
+    changes = _rows_at(changed, made)
     operations = np.array(["D", "I", "I", *["U"] * 7])[np.arange(len(changed)) % 10]
     new_keys = pc.add(changes["l_orderkey"], pa.array((operations == "I") * pc.max(orders).as_py()))
     changes = changes.set_column(0, "l_orderkey", new_keys).append_column("op", pa.array(operations))
@@ -89,10 +89,22 @@ def _make_lineitem(folder: Path, scale: float) -> None:
     shutil.rmtree(folder / "lineitem")
 
 
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with nullable columns, and with strings instead of views of strings."""
-    kinds = {pa.string_view(): pa.string()}
-    return pa.schema([(each.name, kinds.get(each.type, each.type)) for each in schema])
+def _plain_rows(path: Path) -> pa.Table:
+    """Return the rows of a file with nullable columns, and with strings instead of views of strings."""
+    rows, kinds = pq.read_table(path), {pa.string_view(): pa.string()}
+    return rows.cast(pa.schema([(each.name, kinds.get(each.type, each.type)) for each in rows.schema]))
+
+
+def _rows_at(numbers: np.ndarray, paths: Sequence[Path]) -> pa.Table:
+    """Return the rows of these numbers, in this order; the rows of all files are numbered."""
+    order, found, start = np.argsort(numbers), [], 0
+    ascending = numbers[order]
+    for path in paths:
+        end = start + pq.read_metadata(path).num_rows
+        of_file = ascending[(ascending >= start) & (ascending < end)] - start
+        found.append(_plain_rows(path).take(pa.array(of_file)))
+        start = end
+    return pa.concat_tables(found).take(pa.array(np.argsort(order)))
 
 
 def _nested(ids: np.ndarray, seed: int) -> pa.Table:
@@ -229,7 +241,15 @@ _LINE = (
     *("l_returnflag", "l_linestatus", "l_shipdate", "l_commitdate", "l_receiptdate", "l_shipinstruct", "l_shipmode"),
     "l_comment",
 )
+_OF_SOURCE = {name: f"s.{name}" for name in _LINE}
 _BY_SOURCE = "not_matched_by_source"
+# DataFusion replaces the first match of a pattern alone, unless it is told otherwise.
+_ALL_MATCHES = {"'_')": "'_', 'g')"}
+
+
+def _five_functions(text: str) -> str:
+    """Return a chain of functions that Spark alone evaluates; the text concatenates two others."""
+    return f"trim(lower(reverse(regexp_replace({text}, '[aeiou]+', '_'))))"
 
 
 def _matched(then: str, condition: str, **more: Any) -> dict[str, Any]:
@@ -252,7 +272,7 @@ _CHANGE_LINES = [
             "l_comment": "concat('changed: ', upper(s.l_comment))",
         },
     ),
-    {"when": "not_matched", "then": "insert", "condition": "s.op = 'I'", "values": {n: f"s.{n}" for n in _LINE}},
+    {"when": "not_matched", "then": "insert", "condition": "s.op = 'I'", "values": _OF_SOURCE},
 ]
 _FOURTEEN = [
     *(_matched("update", f"s.kind = {n}", set={"amount": f"t.amount + {n}", "name": "s.name"}) for n in range(5)),
@@ -294,9 +314,23 @@ STATEMENTS = {
         operation="update",
         arguments={
             "predicate": "l_shipmode = 'AIR'",
-            "set": {"l_comment": "trim(lower(reverse(regexp_replace(concat(l_comment, '!'), '[aeiou]+', '_'))))"},
+            "set": {"l_comment": _five_functions("concat(l_comment, '!')")},
         },
-        deltalake={"'_')": "'_', 'g')"},
+        deltalake=_ALL_MATCHES,
+    ),
+    "tpch-merge-spark": Statement(
+        shape=LINEITEM,
+        operation="merge",
+        source="changes",
+        arguments={
+            "on": _SAME_LINE,
+            "clauses": [
+                _matched("delete", "s.op = 'D'"),
+                _matched("update", "s.op = 'U'", set={"l_comment": _five_functions("t.l_comment || s.l_comment")}),
+                {"when": "not_matched", "then": "insert", "condition": "s.op = 'I'", "values": _OF_SOURCE},
+            ],
+        },
+        deltalake=_ALL_MATCHES,
     ),
     "tpch-delete-orders": Statement(
         shape=LINEITEM, operation="delete", arguments={"predicate": "l_orderkey BETWEEN 1000 AND 1100"}
