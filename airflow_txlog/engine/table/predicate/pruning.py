@@ -42,7 +42,7 @@ from airflow_txlog.sql.expression import Call, Column, Expression, Literal, Opaq
 _MEMBERS_ONE_BY_ONE = 16
 
 
-def rows_matching(predicate: Predicate, rows: pa.Table) -> pa.BooleanArray:
+def rows_matching(predicate: Predicate, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
     """Return which rows satisfy the predicate, in their order; never null.
 
     `rows` has the columns that the predicate names. Raises UnsupportedPredicate, naming the construct.

@@ -29,11 +29,14 @@ def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: S
     """
     wanted = selected(snapshot, columns)
     needed = wanted if predicate is None else _with_columns_of(snapshot, wanted, predicate)
-    files = snapshot.files(predicate)
-    batches = [batch for batch in _read_files(snapshot, files, needed) if batch.num_rows]
-    rows = pa.Table.from_batches(batches, schema=nullable_schema(needed))
+    schema = nullable_schema(needed)
+    batches = _read_files(snapshot, snapshot.files(predicate), needed)
     if predicate is not None:
-        rows = rows.filter(rows_matching(predicate, rows))
+        # One that only Spark evaluates is refused before a file is read.
+        rows_matching(predicate, schema.empty_table())
+        # Other rows are dropped batch by batch: a table may have many more than there is memory for.
+        batches = (batch.filter(rows_matching(predicate, batch)) for batch in batches)
+    rows = pa.Table.from_batches([batch for batch in batches if batch.num_rows], schema=schema)
     return rows.select(wanted.names)
 
 
