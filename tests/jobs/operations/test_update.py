@@ -15,7 +15,7 @@ import pytest
 from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame
 from airflow_txlog.jobs.operations.merge import by_spark
-from airflow_txlog.storage.limits import Limits
+from airflow_txlog.storage.limits import USUAL, Limits
 from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
@@ -151,30 +151,38 @@ def test_a_file_that_landed_is_updated_and_the_others_are_neither_read_nor_stage
     assert "3 files remembered, 1 to look at" in log.lines
 
 
-@pytest.mark.parametrize("operation", ["update", "merge"])
+@pytest.mark.parametrize("images", ["of an update", "of a merge", "of a merge, as whole rows"])
 def test_an_updated_row_without_a_new_image_is_never_committed(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, operation: str
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, images: str
 ) -> None:
     """Its old one would leave all the same, and the row be lost."""
     table = make_table(tmp_path / "t", rows(4), rows(4, start=100))
-    arguments: dict[str, Any] = {"predicate": "id < 102", "set": {"name": "reverse('X')"}}
-    if operation == "update":
-        made = by_spark.JudgedUpdate.images
+    operation, limits = "merge", USUAL
+    clauses = [{"when": "matched", "then": "update", "set": {"name": "reverse('X')"}}]
+    arguments: dict[str, Any] = {"source": {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}, "clauses": clauses}
+    arguments["on"] = "t.id = s.id"
+    owner: type[by_spark.JudgedUpdate | by_spark.JudgedMerge] = by_spark.JudgedMerge
+    if images == "of an update":
+        operation, owner = "update", by_spark.JudgedUpdate
+        arguments = {"predicate": "id < 102", "set": {"name": "reverse('X')"}}
+    if images == "of a merge, as whole rows":
+        limits, whole = Limits(broadcast_bytes=0), by_spark.JudgedMerge.images
+
+        def without_one(*given: Any) -> FrameRows:
+            found = whole(*given)
+            assert isinstance(found, FrameRows)
+            return FrameRows(found.rows.where("id <> 1"))
+
+        monkeypatch.setattr(owner, "images", without_one)
+    else:
+        made = owner.computed_images
 
         def one_too_few(*given: Any) -> FrameImages:
             found = made(*given)
-            return replace(found, rows=found.rows.limit(5))
+            return replace(found, rows=found.rows.limit(found.num_rows - 1))
 
-        monkeypatch.setattr(by_spark.JudgedUpdate, "images", one_too_few)
-    else:
-        whole = by_spark.JudgedMerge.images
-        monkeypatch.setattr(
-            by_spark.JudgedMerge, "images", lambda *given: FrameRows(whole(*given).rows.where("id <> 1"))
-        )
-        source = {"sql": "SELECT 1L AS id UNION ALL SELECT 101L"}
-        clauses = [{"when": "matched", "then": "update", "set": {"name": "reverse('X')"}}]
-        arguments = {"source": source, "on": "t.id = s.id", "clauses": clauses}
+        monkeypatch.setattr(owner, "computed_images", one_too_few)
     before, version = files_on_disk(table), table.latest_version()
-    error = error_of(run(spark, operation, table, **arguments))
+    error = error_of(run(spark, operation, table, limits=limits, **arguments))
     assert (error["type"], table.latest_version()) == ("JobError", version)
     assert files_on_disk(table) == before

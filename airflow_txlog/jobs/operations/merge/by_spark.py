@@ -22,7 +22,6 @@ from airflow_txlog.contract.operations import Merge
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
-from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
@@ -68,26 +67,59 @@ class _Judged:
         rows.createOrReplaceTempView(view)
         return f"{quoted(view)} AS {quoted(alias)}"
 
-    def target_rows(
-        self, updated: FilePlan, needed: frozenset[str], bins: Bins, *, with_pairs: bool, ids: RowIds | None = None
-    ) -> str:
-        """Return a FROM clause of the rows at the plan's positions, with these columns.
+    def target_rows(self, updated: FilePlan, needed: frozenset[str], ids: RowIds | None = None, **parts: Any) -> str:
+        """Return a FROM clause of the rows at the plan's positions, with these columns; with `ids` also KEPT_ID_COLUMN.
 
-        The rows have their source row, clause and segment (`with_pairs`), or their address; with `ids` also
-        KEPT_ID_COLUMN.
+        `parts`: the bins and the other columns, as of FileScan.
         """
         read = pa.schema([field for field in updated.schema if field.name in needed])
-        scan = FileScan(
-            bins=bins,
-            schema=read,
-            rows="only",
-            with_address=not with_pairs,
-            with_row_id=with_pairs,
-            with_clause=with_pairs,
-            with_segment=with_pairs,
-        )
+        scan = FileScan(schema=read, rows="only", **parts)
         rows = scan_frame(self.context, scan) if ids is None else scan_frame_with_ids(self.context, scan, ids)
         return self.view(rows, self.sides.target_alias)
+
+    def computed_images(
+        self,
+        updated: FilePlan,
+        schema: delta.StructType,
+        clauses: Sequence[Clause],
+        hint: str = "",
+        join: str = "",
+    ) -> FrameImages:
+        """Return the columns that the clauses, or the table's rules, change in the rows at the plan's positions.
+
+        Columns that no clause and no rule reads never leave Arrow. `join`: SQL that adds the source row that each row
+        met, and keeps their order.
+        """
+        rules, t = self.sides.rules, quoted(self.sides.target_alias)
+        assigned = frozenset[str]().union(*(clause.values for clause in clauses))
+        computed = frozenset([*assigned, *generated_by(self.sides, clauses), *rules.table.lengths])
+        names = computed | rules.enforced_columns
+        needed = columns_for_images(clauses, schema, self.sides.source_alias, names)
+        bins, first_files = bins_by_segment(self.context, updated)
+        are_many = len(clauses) > 1
+        target = self.target_rows(
+            updated, needed, bins=bins, with_address=True, with_row_id=bool(join), with_clause=are_many
+        )
+        number = clause_of_row(self.sides.target_alias) if are_many else str(clauses[0].number)
+        columns = image_sql(self.sides, clauses, number, is_update=True, names=names)
+        columns += [f"{t}.{ADDRESS_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
+        frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {target} {join}")
+        rows = self.as_rows_of_table(frame, clauses, are_inserts=False)
+        sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
+        return FrameImages(rows=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions)
+
+    def as_rows_of_table(self, frame: DataFrame, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
+        """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
+
+        `frame` has columns of the table, CLAUSE_COLUMN, which goes, and columns of this package that stay.
+        """
+        rules = self.sides.rules
+        lacking = {
+            name: None if len(numbers) == len(clauses) else F.col(CLAUSE_COLUMN).isin(sorted(numbers))
+            for name, numbers in generated_by(self.sides, clauses).items()
+        }
+        rows = rules.with_generated(self.typed(frame), lacking).drop(CLAUSE_COLUMN)
+        return rules.enforce(rows, are_inserts=are_inserts)
 
     def typed(self, rows: DataFrame) -> DataFrame:
         """Return the rows with a type for columns that are only NULL: a union or a shuffle requires a type.
@@ -119,26 +151,7 @@ class JudgedUpdate(_Judged):
         """Accept the values of the clause of this number; return a function that computes them in planned rows."""
         values = assigned_values(self.gate, self.sides, self.sides.target_alone, dict(assigned), is_insert=False)
         clause = Clause(number=number, action="update", condition=None, values=values)
-        return lambda updated: self.images(updated, schema, clause)
-
-    def images(self, updated: FilePlan, schema: delta.StructType, clause: Clause) -> FrameImages:
-        """Return the columns that the clause, or the table's rules, change in the rows at the plan's positions.
-
-        Columns that no clause and no rule reads never leave Arrow.
-        """
-        rules = self.sides.rules
-        generated = generated_by(self.sides, [clause])
-        computed = frozenset([*clause.values, *generated, *rules.table.lengths])
-        names = computed | rules.enforced_columns
-        needed = columns_for_images([clause], schema, self.sides.source_alias, names)
-        bins, first_files = bins_by_segment(self.context, updated)
-        relation = self.target_rows(updated, needed, bins, with_pairs=False)
-        columns = image_sql(self.sides, [clause], str(clause.number), is_update=True, names=names)
-        columns.append(f"{quoted(self.sides.target_alias)}.{ADDRESS_COLUMN}")
-        rows = self.typed(self.gate.run(f"SELECT {', '.join(columns)} FROM {relation}"))
-        rows = rules.enforce(rules.with_generated(rows, dict.fromkeys(generated)), are_inserts=False)
-        sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
-        return FrameImages(rows=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions)
+        return lambda updated: self.computed_images(updated, schema, [clause])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,28 +211,33 @@ class JudgedMerge(_Judged):
         )
         return Matches.of_packed(collect(through(self.gate.run(query), pairs_packed, PAIRS_SCHEMA), MATCHING))
 
-    def images(self, updated: FilePlan, schema: delta.StructType, ids: RowIds | None) -> FrameRows:
+    def images(self, updated: FilePlan, schema: delta.StructType, ids: RowIds | None) -> NewRows:
         """Return new images of the rows at the plan's positions, of a table with this schema, with `ids` their ids."""
-        context, sides, clauses = self.context, self.sides, self.clauses
-        needed = columns_for_images(clauses.updates, schema, sides.source_alias, frozenset(schema.names))
-        target = self.target_rows(updated, needed, bins_for(context, updated), with_pairs=True, ids=ids)
         matched, by_source = (
             [clause for clause in of if clause.action == "update"]
-            for of in (clauses.matched, clauses.not_matched_by_source)
+            for of in (self.clauses.matched, self.clauses.not_matched_by_source)
         )
+        if not matched:
+            return self.computed_images(updated, schema, by_source)
+        texts = [text for clause in matched for text in clause.values.values()]
+        named = _named(texts, self.source.columns, self.sides.target_alias)
+        size_bytes = self.source.memory_bytes([ROW_ID_COLUMN, *named])
+        s, t = quoted(self.sides.source_alias), quoted(self.sides.target_alias)
+        hint = f"/*+ {join_hint(self.context, size_bytes, s)} */"
+        join = f"JOIN {self.source_rows(named)} ON {t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
+        # Rows that meet a source which every task has keep their order.
+        if not by_source and size_bytes < self.context.limits.broadcast_bytes:
+            return self.computed_images(updated, schema, matched, hint, join)
+        needed = columns_for_images(self.clauses.updates, schema, self.sides.source_alias, frozenset(schema.names))
+        columns = {"with_row_id": True, "with_clause": True, "with_segment": True}
+        target = self.target_rows(updated, needed, ids, bins=bins_for(self.context, updated), **columns)
+        frame = self._images(matched, f"{target} {join}", hint, ids)
         # Each kind of clause is a separate query: in a row without a match a bare name can only be the target's column.
-        frames = []
         if by_source:
             numbers = ", ".join(str(clause.number) for clause in by_source)
-            where = f"WHERE {clause_of_row(sides.target_alias)} IN ({numbers})"
-            frames.append(self._images(by_source, f"{target} {where}", "", ids))
-        if matched:
-            s, t = quoted(sides.source_alias), quoted(sides.target_alias)
-            hint = join_hint(context, self.source.memory_bytes([ROW_ID_COLUMN, *self.source.names]), s)
-            on = f"{t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
-            joined = f"{target} JOIN {self.source_rows()} ON {on}"
-            frames.append(self._images(matched, joined, f"/*+ {hint} */", ids))
-        return FrameRows(frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]))
+            where = f"WHERE {clause_of_row(self.sides.target_alias)} IN ({numbers})"
+            frame = frame.unionByName(self._images(by_source, f"{target} {where}", "", ids))
+        return FrameRows(frame)
 
     def _images(self, clauses: Sequence[Clause], relation: str, hint: str, ids: RowIds | None) -> DataFrame:
         number = clause_of_row(self.sides.target_alias)
@@ -228,7 +246,7 @@ class JudgedMerge(_Judged):
         columns += [f"{t}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
         columns += [] if ids is None else [f"{t}.{KEPT_ID_COLUMN}"]
         frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {relation}")
-        return self._as_rows_of_table(frame, clauses, are_inserts=False)
+        return self.as_rows_of_table(frame, clauses, are_inserts=False)
 
     def inserts(self, matched: SourceRowSet, buckets: Collection[int], handed: HandedOut | None) -> FrameRows:
         """Return new rows of the source rows in these buckets that are not among `matched`, with the bucket."""
@@ -241,20 +259,7 @@ class JudgedMerge(_Judged):
         columns = image_sql(self.sides, clauses, number, is_update=False)
         columns += [f"{s}.{SEGMENT_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
         frame = self.gate.run(f"SELECT {', '.join(columns)} FROM ({decided}) AS {s} WHERE {number} IS NOT NULL")
-        return FrameRows(self._as_rows_of_table(frame, clauses, are_inserts=True))
-
-    def _as_rows_of_table(self, frame: DataFrame, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
-        """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
-
-        `frame` has the table's columns, CLAUSE_COLUMN, which goes, and columns of this package that stay.
-        """
-        rules = self.sides.rules
-        lacking = {
-            name: None if len(numbers) == len(clauses) else F.col(CLAUSE_COLUMN).isin(sorted(numbers))
-            for name, numbers in generated_by(self.sides, clauses).items()
-        }
-        rows = rules.with_generated(self.typed(frame), lacking).drop(CLAUSE_COLUMN)
-        return rules.enforce(rows, are_inserts=are_inserts)
+        return FrameRows(self.as_rows_of_table(frame, clauses, are_inserts=True))
 
 
 def judge_merge(

@@ -128,3 +128,52 @@ def test_keys_beyond_the_bound_are_sorted_and_not_hashed(
     result = run(spark, "delete", table, predicate=None, keys=keys, limits=SORTS)
     assert committed(result).metrics["numDeletedRows"] == 2
     assert dict(joins)["find the rows of the keys"] == SORTED
+
+
+PROPERTIES = {
+    "copies": {"delta.enableChangeDataFeed": "false"},
+    "change feed": {"delta.enableChangeDataFeed": "true"},
+    "vectors": {"delta.enableDeletionVectors": "true"},
+    "row ids": {"delta.enableRowTracking": "true"},
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind == "copies" else pytest.mark.long("another kind")) for kind in PROPERTIES],
+)
+def test_rows_that_meet_a_small_source_take_from_their_file_what_no_clause_assigns(
+    tmp_path: Path, spark: SparkSession, joins: list[tuple[str, set[str]]], kind: str
+) -> None:
+    """The same rows are left where Spark makes whole rows, because the source is too large for every task."""
+    clauses = [
+        update({"name": "reverse(concat(t.name, s.v))"}, "s.k % 4 = 1"),
+        update({"amount": "t.amount + length(reverse(s.v))"}, "s.k % 4 = 2"),
+        delete("s.k % 4 = 3"),
+        insert({"id": "s.k", "name": "reverse(s.v)"}),
+    ]
+    left = []
+    for number, limits in enumerate((Limits(), Limits(changed_in_place_bytes=0), SORTS)):
+        table = make_table(tmp_path / f"t{number}", rows(20), rows(20, start=100), properties=PROPERTIES[kind])
+        source = "SELECT id AS k, concat('new', id) AS v FROM range(2, 30, 1, 2)"
+        done = committed(merge(spark, table, source, *clauses, on="t.id = s.k", limits=limits))
+        left.append((bag(table.to_arrow()), done.metrics["numTargetRowsUpdated"], done.metrics["numTargetRowsDeleted"]))
+        if kind == "change feed":
+            left[-1] = (*left[-1], bag(table.changes(2).drop_columns(["_commit_timestamp"])))
+    assert left[0] == left[1] == left[2]
+    assert left[0][1:3] == (9, 5)
+    assert [found for what, found in joins if what == "write the data files"][-1] == SORTED
+
+
+def test_values_that_spark_computes_for_a_merge_take_the_places_of_their_rows(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = make_table(tmp_path / "t", rows(50), rows(50, start=100))
+    clauses = [update({"name": "reverse(concat(t.name, s.v))"}, "s.k < 120"), update({"amount": "hash(s.v) * 0"})]
+    source = "SELECT id AS k, 'x' AS v FROM range(110, 130)"
+    limits = Limits(changed_in_place_bytes=0)
+    result = committed(merge(spark, table, source, *clauses, on="t.id = s.k", limits=limits))
+    found = {row["id"]: (row["name"], row["amount"]) for row in table.to_arrow().to_pylist()}
+    assert found[115] == ("x511n", 57.5)
+    assert found[125] == ("n125", 0.0)
+    assert (len(found), result.files["rewritten"], result.files["added"]) == (100, 1, 1)
