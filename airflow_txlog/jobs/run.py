@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec, write_document
-from airflow_txlog.contract.operations import TableView
+from airflow_txlog.contract.operations import TableView, Update
 from airflow_txlog.datafiles.failures import trace_of
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.table.snapshot.snapshot import is_missing_from, vacuumed
 from airflow_txlog.errors import CorruptTable, InvalidJobSpec, JobError, TableNotFound, TxlogError
+from airflow_txlog.errors.names import shown_names
 from airflow_txlog.jobs.context import Log, LogContext
 from airflow_txlog.jobs.spark.errors import failure_of
 from airflow_txlog.process.progress import measured
@@ -105,12 +106,34 @@ def _of_named_version(context: LogContext, error: CorruptTable) -> TxlogError:
     return error
 
 
+def _with_columns(error: TxlogError, context: LogContext) -> TxlogError:
+    """Return the error of a value that does not fit a type, with the columns of that type: Spark names none."""
+    from airflow_txlog.jobs.sql.columns import shown_type  # noqa: PLC0415 - a job on the log alone has no columns
+
+    try:
+        columns = context.table.snapshot().delta_schema
+    except TxlogError:
+        return error
+    kind, operation = error.facts["column_type"], context.spec.operation.acting
+    names = [each.name for each in columns if shown_type(each.type) == kind]
+    if isinstance(operation, Update):
+        names = [name for name in names if name.lower() in {each.strip("`").lower() for each in operation.set}]
+    if not names:
+        return error
+    advice = (
+        f"Columns of that type: {shown_names(names)}. Convert the value in SQL, or widen the column (change_types)."
+    )
+    return type(error)(f"{error.message} {advice} Nothing was committed.", **error.facts, columns=names)
+
+
 def _failed(spec: JobSpec, context: LogContext | None, error: Exception, say: Log, root: str | None) -> JobResult:
     failure = failure_of(spec, error)
     if type(failure) is TableNotFound and failure.table == root:
         failure = TableNotFound(f"{failure.message} {spec.operation.acting.how_to_create}", **failure.facts)
     if isinstance(failure, CorruptTable) and context is not None:
         failure = _of_named_version(context, failure)
+    if context is not None and "column_type" in failure.facts:
+        failure = _with_columns(failure, context)
     if failure is not error and isinstance(failure, JobError):
         # An unforeseen error: the places that it passed help to fix it.
         for line in trace_of(error):

@@ -139,7 +139,11 @@ def translate(error: Exception, what: str) -> TxlogError:
     # Before any other match: Spark's message about the data quotes a value, which may look like any failure.
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
-        return InvalidInput(f"While Spark was to {what}: {_data_exception(error, blamed, causes)}")
+        fault = _data_exception(error, blamed, causes)
+        # With the author's SQL in it, the message shows the place already.
+        column_type = _type_of_column(blamed) if _sql_of(error) is None else None
+        facts = {} if column_type is None else {"column_type": column_type}
+        return InvalidInput(f"While Spark was to {what}: {fault}", **facts)
     if any(cause.condition == _OTHER_HEADER or _OTHER_HEADER_TEXT in cause.words for cause in causes):
         path = next((cause.facts["path"] for cause in causes if "path" in cause.facts), "of the source")
         return SchemaMismatch(
@@ -188,6 +192,8 @@ def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) ->
     if "sourceType" in blamed.facts and "targetType" in blamed.facts:
         found, wanted = (blamed.facts[name].strip('"') for name in ("sourceType", "targetType"))
         what = f"a value of type {found} cannot be cast to {wanted}"
+    elif (kind := _type_of_column(blamed)) is not None:
+        what = f"a value does not fit {kind.upper()}"
     else:
         # The other causes of the chain show the place: the file that was read.
         shown = ": ".join(cause.text() for cause in causes if cause.says_something)
@@ -200,12 +206,23 @@ def _data_exception(error: Exception, blamed: Cause, causes: Sequence[Cause]) ->
     return f"{what} in {sql!r}.{given} The value is not shown."
 
 
+def _type_of_column(blamed: Cause) -> str | None:
+    """Return the type into which a value did not fit, as a column has it; None if no type is named."""
+    if blamed.facts.keys() >= {"precision", "scale"}:
+        return f"decimal({blamed.facts['precision']},{blamed.facts['scale']})"
+    wanted = blamed.facts.get("targetType")
+    return None if wanted is None else wanted.strip('"').lower()
+
+
 def _sql_of(error: Exception) -> str | None:
     """Return the part of the author's SQL that Spark blames, without literals; None if Spark names none."""
     try:
         context = error.getQueryContext()[0]  # type: ignore[attr-defined]
         fragment, summary = context.fragment(), context.summary()
     except Exception:  # there is none, or it comes from the DataFrame API
+        return None
+    if fragment == "cast":
+        # The name of the method of a DataFrame by which we fit values to columns.
         return None
     # The fragment ends before the name of a last parameter, and begins after the left side of an IN.
     around = rf"(?:[\w.`]+\s+(?:NOT\s+)?(?=(?:IN|BETWEEN|LIKE)\b))?{re.escape(fragment)}\w*"
