@@ -8,11 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.erasure import check_report
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure import object_verdicts, removal
+from airflow_txlog.engine.log.actions import Add
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import ErasureIncomplete, TableError
 from airflow_txlog.jobs.operations import erase as erase_job
 from airflow_txlog.jobs.operations import verify_erasure
@@ -31,12 +35,11 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("signer")]
 def erase(tmp_path: Path, *uris: str, **given: Any) -> dict[str, Any]:
     return DeltaEraseOperator(
         task_id="erase",
-        tables=dict.fromkeys(uris, "user_id"),
         report_uri=str(tmp_path / "reports"),
         signing_conn_id="signer",
         runner="in_process",
         writer_hours=0,
-        **{"subjects": [SUBJECT], "request_id": "r-17", **given},
+        **{"tables": dict.fromkeys(uris, "user_id"), "subjects": [SUBJECT], "request_id": "r-17", **given},
     ).execute({})  # type: ignore[typeddict-item]
 
 
@@ -264,16 +267,45 @@ def test_a_run_that_was_killed_before_its_delete_makes_nothing_unknown(
     assert [each["name"] for each in table["steps"]] == ["delete", "remove"]
 
 
-def test_without_the_secret_what_earlier_runs_of_a_request_deleted_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("secret", "later"), [("short", "short"), ("s" * 40, "t" * 40)], ids=["none", "another"])
+def test_without_the_secret_of_then_what_earlier_runs_of_a_request_deleted_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: str, later: str
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "short")
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", secret)
     users = table_with_subject(tmp_path / "users")
     assert report_of(erase(tmp_path, users.uri)["report"])["tables"][0]["num_deleted_rows"] == 2
+    monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", later)
     again = report_of(erase(tmp_path, users.uri)["report"])["tables"][0]
     assert (again["num_deleted_rows"], again["num_erased_objects"]) == (None, None)
     other = report_of(erase(tmp_path, users.uri, request_id="r-18")["report"])["tables"][0]
     assert (other["num_deleted_rows"], other["num_erased_objects"]) == (0, 0)
+
+
+@pytest.mark.spark
+@pytest.mark.long("a CHAR column needs Spark")
+def test_rows_of_whole_files_without_a_count_are_unknown(tmp_path: Path) -> None:
+    code = StructField("code", Primitive.STRING, metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(10)"})
+    table = Table.create(tmp_path / "t", StructType((code, StructField("n", Primitive.LONG))), ["code"])
+    place = folder_of(table) / "code=annalena  " / "x.parquet"
+    place.parent.mkdir()
+    pq.write_table(pa.table({"n": [1, 2, 3]}), place)
+    tx = table.begin()
+    tx.add(
+        [
+            Add(
+                path="code=annalena%20%20/x.parquet",
+                partition_values={"code": "annalena  "},
+                size=place.stat().st_size,
+                modification_time=1,
+                data_change=True,
+                stats=None,
+            )
+        ]
+    )
+    tx.commit("WRITE", {"mode": "Append"})
+    given = {"tables": {table.uri: "code"}, "subjects": ["annalena"]}
+    (found,) = report_of(erase(tmp_path, **given)["report"])["tables"]
+    assert (found["num_deleted_rows"], found["num_erased_objects"] >= 1) == (None, True)
 
 
 def test_the_steps_of_a_killed_run_for_several_requests_are_in_the_report_of_each_that_follows_alone(

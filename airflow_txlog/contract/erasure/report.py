@@ -45,7 +45,9 @@ CHECKLIST: Mapping[str, str] = {
 
 
 _SCOPE = (
-    "Key column: no object of the tables contains a value of the subjects, in any column, in a name or in the log.",
+    "Key column: no object of the tables contains a value of the subjects, in this column, in a name or in the log. A "
+    "text or bytes were searched in each column of texts or bytes, too; a number, a date or a text of fewer than five "
+    "characters only where a text names the column.",
     "Other columns of the subjects' rows: the rows and the files that held them are gone.",
     "Rows of other people: personal data of a subject in them was searched for by the key alone.",
 )

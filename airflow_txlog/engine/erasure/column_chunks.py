@@ -56,6 +56,8 @@ class SearchedLeaf:
     """A leaf column of a file that may hold a value.
 
     `plain`: the bytes of the values in it. `is_read_whole`: its rows are read with all values of its dictionaries.
+    `is_compared`: its bounds are compared as a whole, because that of another person may hold a value. They are those
+    of the key, and of JSON in a checkpoint.
     """
 
     number: int
@@ -63,6 +65,7 @@ class SearchedLeaf:
     kind: pa.DataType
     plain: Plain
     is_read_whole: bool
+    is_compared: bool
 
 
 def leaf_types(kind: pa.DataType) -> list[pa.DataType]:
@@ -109,9 +112,9 @@ def _traces_in_chunk(
     parquet: OpenParquet, group: int, leaf: SearchedLeaf, chunk: Fields, forms: Forms
 ) -> Iterator[tuple[str, Kind]]:
     metadata = fields_of(chunk[META_DATA][1])
-    if _in_statistics(metadata, STATISTICS, leaf):
+    if _in_statistics(metadata, STATISTICS, leaf, forms):
         yield "statistics", "statistic"
-    if _in_index(parquet.source, chunk, leaf):
+    if _in_index(parquet.source, chunk, leaf, forms):
         yield "page index", "statistic"
     if _in_bloom_filter(parquet, group, leaf, metadata):
         yield "Bloom filter", "statistic"
@@ -122,7 +125,7 @@ def _traces_in_chunk(
             in_dictionary |= _in_dictionary(header, body, found, parquet, leaf, forms)
         for kind, statistics in _STATISTICS_OF.items():
             if kind in header:
-                in_pages |= _in_statistics(fields_of(header[kind][1]), statistics, leaf)
+                in_pages |= _in_statistics(fields_of(header[kind][1]), statistics, leaf, forms)
     if in_dictionary:
         yield "dictionary", "value"
     if in_pages:
@@ -141,10 +144,13 @@ def range_of_chunk(chunk: Any) -> tuple[int, int]:
     return start, chunk.total_compressed_size
 
 
-def _in_statistics(fields: Fields, number: int, leaf: SearchedLeaf) -> bool:
-    if number not in fields:
-        return False
-    return any(map(leaf.plain.in_bound, bounds_in(fields[number][1])))
+def _in_statistics(fields: Fields, number: int, leaf: SearchedLeaf, forms: Forms) -> bool:
+    return number in fields and _have_bound(fields[number][1], bounds_in(fields[number][1]), leaf, forms)
+
+
+def _have_bound(raw: bytes, bounds: Iterable[bytes], leaf: SearchedLeaf, forms: Forms) -> bool:
+    """Return whether a bound is a value, or holds one. `raw`: the bytes with all bounds."""
+    return any(map(leaf.plain.in_bound, bounds)) or (not leaf.is_compared and forms.in_bytes(raw))
 
 
 def bounds_in(statistics: bytes) -> list[bytes]:
@@ -153,12 +159,13 @@ def bounds_in(statistics: bytes) -> list[bytes]:
     return [bound for number in _BOUNDS if (bound := binary_of(fields, number)) is not None]
 
 
-def _in_index(source: Any, chunk: Fields, leaf: SearchedLeaf) -> bool:
+def _in_index(source: Any, chunk: Fields, leaf: SearchedLeaf, forms: Forms) -> bool:
     start, length = integer_of(chunk, INDEX_OFFSET), integer_of(chunk, INDEX_LENGTH)
     if not start or not length:
         return False
-    index = fields_of(read_bytes(source, start, length))
-    return any(leaf.plain.in_bound(bound) for number in _INDEX_BOUNDS for bound in binaries_of(index, number))
+    raw = read_bytes(source, start, length)
+    index = fields_of(raw)
+    return _have_bound(raw, (each for number in _INDEX_BOUNDS for each in binaries_of(index, number)), leaf, forms)
 
 
 def _in_bloom_filter(parquet: OpenParquet, group: int, leaf: SearchedLeaf, metadata: Fields) -> bool:

@@ -65,7 +65,7 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
     """
     with open_data_file(file, dictionaries=dictionary_columns, reads_all=True) as parquet:
         forms = _forms_in(file, parquet, forms)
-        searched = list(_searched(parquet, forms))
+        searched = list(_searched(file, parquet, forms))
         yield from _in_rows(file, parquet, searched, forms)
         raw = footer_of(parquet.source)
         groups = structs_of(fields_of(raw), _ROW_GROUPS)
@@ -94,7 +94,7 @@ def values_in_rows(file: DataFile, forms: Forms) -> Iterator[tuple[str, bool, pa
     """
     with open_data_file(file) as parquet:
         forms = _forms_in(file, parquet, forms)
-        by_number = {leaf.number: leaf for leaf in _searched(parquet, forms)}
+        by_number = {leaf.number: leaf for leaf in _searched(file, parquet, forms)}
         wanted = top_level(parquet, (leaf.path for leaf in by_number.values()))
         numbers = leaf_numbers(parquet)
         for _, batch in read_batches(file, parquet, [parquet.schema_arrow.field(name) for name in wanted]):
@@ -112,7 +112,7 @@ def batches_without_values(file: DataFile, forms: Forms) -> Iterator[tuple[pa.Re
     """
     with open_data_file(file) as parquet:
         forms = _forms_in(file, parquet, forms)
-        columns = _Searched(parquet, list(_searched(parquet, forms)), forms, _is_of_log(file))
+        columns = _Searched(parquet, list(_searched(file, parquet, forms)), forms, _is_of_log(file))
 
         def holds(batch: pa.RecordBatch) -> bool:
             return any(columns.counts([batch]).values())
@@ -164,7 +164,7 @@ def _paths_of_id(fields: Iterable[pa.Field], field_id: int | None, above: tuple[
             yield from _paths_of_id(field.type, field_id, path)
 
 
-def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[SearchedLeaf]:
+def _searched(file: DataFile, parquet: OpenParquet, forms: Forms) -> Iterator[SearchedLeaf]:
     kinds = [kind for field in parquet.schema_arrow for kind in leaf_types(field.type)]
     if len(kinds) != len(parquet.schema):
         raise ValueError("the columns of the file and of its Arrow schema differ")
@@ -172,7 +172,9 @@ def _searched(parquet: OpenParquet, forms: Forms) -> Iterator[SearchedLeaf]:
     for number, kind in enumerate(kinds):
         column = parquet.schema.column(number)
         if forms.searches(kind, column.path):
-            yield SearchedLeaf(number, column.path, kind, forms.plain(column, kind), column.path in whole)
+            is_compared = forms.is_key(column.path) or _is_log_json(file, kind, column.path)
+            plain = forms.plain(column, kind)
+            yield SearchedLeaf(number, column.path, kind, plain, column.path in whole, is_compared)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -303,8 +305,8 @@ def _compared_bounds(
     They are those of the key, whose chunks are searched, and of JSON in a checkpoint, unless a bound is a value.
     """
     for leaf in searched:
-        is_json = _is_log_json(file, leaf)
-        if not is_json and not (forms.is_key(leaf.path) and leaf.plain.values):
+        is_json = _is_log_json(file, leaf.kind, leaf.path)
+        if not leaf.is_compared or not (is_json or leaf.plain.values):
             continue
         for of_group in chunks:
             metadata = fields_of(of_group[leaf.number][META_DATA][1])
@@ -317,8 +319,8 @@ def _compared_bounds(
                 yield raw
 
 
-def _is_log_json(file: DataFile, leaf: SearchedLeaf) -> bool:
-    return _is_of_log(file) and is_text(leaf.kind) and _is_statistics_in_json(leaf.path)
+def _is_log_json(file: DataFile, kind: pa.DataType, path: str) -> bool:
+    return _is_of_log(file) and is_text(kind) and _is_statistics_in_json(path)
 
 
 def _in_footer(raw: bytes, parquet: OpenParquet, forms: Forms, compared: Iterator[bytes]) -> Iterator[Trace]:

@@ -55,6 +55,8 @@ _SUMS = re.compile(r"(^|/)\.[^/]+\.crc$")
 # A checkpoint that an earlier commit made due may be there already, and holds tombstones.
 _MOST_COMMITS = 3
 _MOST_CLEANUPS = 2
+# With this beginning.
+_EVERY_FILE = ("",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +208,7 @@ class _Removing:
         assert begun is not None
         named = self._in_tombstones(begun)
         unneeded = list(self._unneeded(begun))
+        self._drop_uploads()
         self._held = [info for info in unneeded if not info.path.startswith(_LOG) and self._holds(info, named)]
         self._clean.difference_update(self._found)
         # What a killed writer left in the log may describe them.
@@ -227,6 +230,18 @@ class _Removing:
                 self._store.delete_empty_directory(folder)
         return deleted, size
 
+    def _drop_uploads(self) -> None:
+        """Drop the unfinished uploads of killed writers: no listing shows what they hold."""
+        if self._of_others == _EVERY_FILE:
+            return
+        try:
+            count = self._store.abort_unfinished(self._store.now_ms() - self._writer_ms)
+        except OSError as error:
+            self._say(f"unfinished uploads, which no listing shows, were left alone ({type(error).__name__})")
+        else:
+            if count:
+                self._say(f"{count} unfinished uploads of killed writers were dropped")
+
     def _unneeded(self, snapshot: Snapshot) -> Iterable[FileInfo]:
         """Yield the files that no action of the latest version names as live."""
         state = VacuumState.of(snapshot, ())
@@ -237,7 +252,7 @@ class _Removing:
         self._clean.update(canonical_paths(state.live.column("path"), self._store.root).to_pylist())
         inner = {info.path.partition(_INNER_LOG)[0] + "/" for info in listed if _INNER_LOG in info.path}
         # Their owners delete them: no vacuum does, however long it waits.
-        self._of_others = ("",) if state.shares_folder else tuple(inner)
+        self._of_others = _EVERY_FILE if state.shares_folder else tuple(inner)
         for info in listed:
             is_log = info.path.startswith(_LOG)
             is_ours = is_leftover(info.path) if is_log else visibility.is_visible(info.path) or _is_sum(info.path)

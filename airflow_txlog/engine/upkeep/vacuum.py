@@ -141,7 +141,8 @@ def vacuum(
     deletion, directories = Deletion(), 0
     if not request.dry_run:
         directories = run.delete(plan, deletion, record or (lambda *_: None), on_progress, latest)
-        if request.mode == "full" and request.inventory is None:
+        # An erasure drops them also where it has no file to delete.
+        if request.mode == "full" and request.inventory is None and request.only is None:
             run.abort_unfinished()
         with _going_on_without_room(store.root, "how far this vacuum went"):
             write_last_vacuum(store, through)

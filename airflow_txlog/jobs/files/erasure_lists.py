@@ -188,12 +188,19 @@ def earlier_records(
     return found
 
 
-def has_unsigned(lists: Store, table_uri: str, requests: Iterable[str]) -> bool:
-    """Return whether earlier runs for one of the requests seem to have worked on a table; anybody can pretend so."""
-    names = (each for is_plan in (False, True) for each in _names_of(lists, table_uri, is_plan=is_plan))
-    records = (read_record(lists, name, None, lambda line: None) for name in names)
+def has_unsigned(lists: Store, table_uri: str, requests: Iterable[str], key: str | None) -> bool:
+    """Return whether earlier runs for one of the requests, whose records the key has not signed, seem to have worked on
+    a table. Anybody can pretend so.
+    """
     wanted = set(requests)
-    return any(record is not None and not wanted.isdisjoint(record.requests) for record in records)
+
+    def is_one(name: str) -> bool:
+        record = read_record(lists, name, None, lambda line: None)
+        if record is None or wanted.isdisjoint(record.requests):
+            return False
+        return key is None or read_record(lists, name, key, lambda line: None) is None
+
+    return any(is_one(name) for is_plan in (False, True) for name in _names_of(lists, table_uri, is_plan=is_plan))
 
 
 def _names_of(lists: Store, table_uri: str, *, is_plan: bool) -> list[str]:

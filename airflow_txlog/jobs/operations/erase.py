@@ -103,7 +103,8 @@ class _Erasure:
         forms = requests.forms
         self._plan("delete", requests, lists)
         deleted = delete(self._as(self._delete(snapshot, forms)))
-        self._ends("delete", deleted, num_rows=deleted.metrics.get("numDeletedRows", 0))
+        # None where whole files went, and the log does not state their rows.
+        self._ends("delete", deleted, num_rows=deleted.metrics.get("numDeletedRows"))
         # Its keys are written down there; what is left would count as an object that cannot be read.
         remove_saved_work(context.store, context.inputs_folder)
         self._plan("purge", requests, lists)
@@ -153,14 +154,18 @@ class _Erasure:
         return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
 
     def _killed_before(self, snapshot: Snapshot, requests: Requests, lists: Store) -> KilledRuns:
-        """Return what earlier runs did for these requests and did not record. Without a key, that is unknown."""
+        """Return what earlier runs did for these requests and did not record.
+
+        Without their key, or with another one, it is unknown what they did.
+        """
         ids, uri, key = list(requests.by_id), self._context.table.uri, self._context.spec.records_key
-        if key is None:
-            steps = [{"name": "earlier runs", "version": None, "at": None, "begun": None}]
-            return KilledRuns(steps=steps if has_unsigned(lists, uri, ids) else ())
         plans = earlier_records(lists, uri, ids, key, self._context.log, is_plan=True)
         records = earlier_records(lists, uri, ids, key, self._context.log)
-        return killed_runs([each for _, each in plans], [each for _, each in records], ids, snapshot.version)
+        found = killed_runs([each for _, each in plans], [each for _, each in records], ids, snapshot.version)
+        if not has_unsigned(lists, uri, ids, key):
+            return found
+        unknown = {"name": "earlier runs", "version": None, "at": None, "begun": None}
+        return dataclasses.replace(found, steps=[unknown, *found.steps])
 
     def _plan(self, doing: str, requests: Requests, lists: Store | None, going: Iterable[ObjectVerdict] = ()) -> None:
         """Write down the steps so far and what comes next, before it is done: a kill must not take the record of it."""
@@ -238,12 +243,12 @@ class _Erasure:
                 "older event that arrives later inserts the subject again"
             )
 
-    def _ends(self, name: str, result: JobResult, **facts: int) -> JobResult:
+    def _ends(self, name: str, result: JobResult, **facts: int | None) -> JobResult:
         if result.status == "committed" and result.version is not None:
             self._step(name, result.version, **facts)
         return result
 
-    def _step(self, name: str, version: int, **facts: int | str) -> None:
+    def _step(self, name: str, version: int, **facts: int | str | None) -> None:
         now_ms = self._context.clock.now_ms()
         self._steps.append({"name": name, "version": version, "at": moment_text(now_ms), **facts})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,13 @@ from airflow_txlog.contract.operations.publish import OfSubjects
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Requests
+from airflow_txlog.engine.erasure.values.spellings import identifier_of
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.sql.gate import SqlGate
+
+_KEY = re.compile(r"[+-]?\d|.*@")
 
 
 def given_keys(
@@ -57,10 +61,19 @@ def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapsho
 def key_source_column(described: KeySource, names: Sequence[str]) -> str:
     """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec."""
     if described.source_column is None and len(names) == 1:
+        if _is_like_a_key(names[0]):
+            raise InvalidJobSpec(
+                "The only column of keys.source is named like a key. A file without a header, read with "
+                'options={"header": "true"}, loses its first key to the name. Nothing was changed. If the file has no '
+                "header, leave the option out; otherwise name the column as keys.source_column.",
+                argument="keys.source",
+            )
         return names[0]
     wanted = described.column if described.source_column is None else described.source_column
     found = [name for name in names if name.lower() == wanted.lower()]
     if len(found) != 1:
+        # Of a file without a header they are the first row.
+        names = ["(like a key)" if _is_like_a_key(name) else name for name in names]
         raise InvalidJobSpec(
             f"keys.source has {'more than one' if found else 'no'} column {wanted!r}."
             f"{'' if found else did_you_mean(wanted, names)} Its columns are: {shown_names(names)}. Name the one that "
@@ -68,3 +81,8 @@ def key_source_column(described: KeySource, names: Sequence[str]) -> str:
             argument="keys.source_column",
         )
     return found[0]
+
+
+def _is_like_a_key(name: str) -> bool:
+    """Return whether the name of a column is rather a key: a number, a date, an e-mail or a UUID."""
+    return _KEY.match(name) is not None or identifier_of(name) is not None

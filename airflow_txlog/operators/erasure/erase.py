@@ -244,10 +244,12 @@ def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: s
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
     unknown = {step["name"] for step in steps if step["at"] is None}
+    rows = [step.get("num_rows", 0) for step in steps]
+    are_known = None not in rows and not unknown & {"delete", "earlier runs"}
     found = dataclasses.replace(
         found,
         num_erased_objects=None if "earlier runs" in unknown else count,
-        num_deleted_rows=None if unknown & {"delete", "earlier runs"} else sum(s.get("num_rows", 0) for s in steps),
+        num_deleted_rows=sum(rows) if are_known else None,
     )
     if not count or found.state != VERIFIED:
         return found

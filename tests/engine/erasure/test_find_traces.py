@@ -205,11 +205,14 @@ def copies(path: Path) -> int:
 
 
 @pytest.mark.parametrize("with_dictionary", [True, False])
-def test_each_copy_in_a_parquet_file_is_found_alone(table: Table, with_dictionary: bool) -> None:
+@pytest.mark.parametrize(("column", "text"), [("email", SUBJECT), ("note", f"to {SUBJECT}, soon")])
+def test_each_copy_in_a_parquet_file_is_found_alone(
+    table: Table, column: str, text: str, with_dictionary: bool
+) -> None:
     place = folder_of(table) / "stray.parquet"
 
     def write() -> None:
-        stray = pa.table({"email": [OTHER, SUBJECT, SUBJECT], "n": [1, 2, 3]})
+        stray = pa.table({column: [OTHER, text, text], "n": [1, 2, 3]})
         options = {"use_dictionary": with_dictionary, "compression": "none", "write_page_index": True}
         pq.write_table(stray, place, store_schema=False, write_page_checksum=False, **options)
 

@@ -21,6 +21,7 @@ import pytest
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Table
+from airflow_txlog.errors import InvalidInput
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, folder_of, is_gone, rows
 from tests.helpers.depth import depth
@@ -72,6 +73,42 @@ def test_subjects_of_a_file_and_of_a_member_of_a_struct(tmp_path: Path) -> None:
     committed(erase(table, keys=keys))
     assert is_gone(table, column="customer.mail")
     assert table.to_arrow().column("id").to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("key", [SUBJECT, "4711", "1990-02-03", str(uuid.UUID(int=7))])
+@pytest.mark.parametrize("source_column", [None, "email"])
+def test_the_first_subject_of_a_file_without_a_header_is_not_lost_as_the_name_of_the_column(
+    tmp_path: Path, key: str, source_column: str | None
+) -> None:
+    table = make_table(tmp_path / "t", rows(key, *OTHERS))
+    # As a CSV file is read whose first row is taken for a header.
+    pq.write_table(pa.table({key: OTHERS[:1]}), tmp_path / "requests.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "requests.parquet")}
+    lines: list[str] = []
+    keys = {"column": "email", "source": source, "source_column": source_column}
+    error = error_of(run(None, "erase", table, keys=keys, writer_hours=0, log=lines.append))
+    assert error["type"] == "InvalidJobSpec"
+    assert key not in repr((error, lines))
+    assert table.to_arrow().num_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "given"),
+    [
+        (pa.float32(), 16_777_216.0, 16_777_217.0),
+        (pa.decimal128(10, 2), Decimal("7.12"), 7.125),
+        (pa.date32(), dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)),
+        (pa.int64(), 1, True),
+    ],
+    ids=str,
+)
+def test_a_subject_is_not_rounded_to_another_one(tmp_path: Path, kind: pa.DataType, key: Any, given: Any) -> None:
+    table = make_table(tmp_path / "t", pa.table({"key": pa.array([key], kind)}))
+    assert error_of(erase(table, given, column="key"))["type"] == "InvalidInput"
+    assert table.to_arrow().num_rows == 1
+    assert list(table.find_traces("key", [key]))
+    with pytest.raises(InvalidInput):
+        list(table.find_traces("key", [given]))
 
 
 @pytest.mark.long("ten tables")

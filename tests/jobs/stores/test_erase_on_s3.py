@@ -39,6 +39,23 @@ def test_a_subject_leaves_the_objects_of_a_bucket_and_their_names() -> None:
 
 
 @pytest.mark.long("a real S3 server")
+def test_an_erasure_drops_the_upload_that_a_killed_writer_left_unfinished() -> None:
+    schema = pa.schema([("email", pa.string())])
+    table = Table.create(s3.new_folder(), schema, storage_options=s3.options())
+    append(table, pa.table({"email": ["bob@example.org"]}, schema=schema))
+    file = table.store.open_new("killed.parquet")
+    file.write(SUBJECT.encode() * 700_000)
+    given = {"keys": {"column": "email", "values": [SUBJECT]}, "storage_options": s3.plain_options()}
+    lines: list[str] = []
+    assert run(None, "erase", table, writer_hours=24, log=lines.append, **given).error is None
+    assert not any("unfinished" in line for line in lines)
+    assert run(None, "erase", table, writer_hours=0, log=lines.append, **given).error is None
+    assert "1 unfinished uploads of killed writers were dropped" in lines
+    assert table.store.abort_unfinished(table.store.now_ms() + 60_000) == 0
+    file.discard()
+
+
+@pytest.mark.long("a real S3 server")
 def test_a_whole_bucket_is_a_place_in_which_tables_are_found_and_no_table() -> None:
     folder = s3.new_folder()
     table = Table.create(folder, pa.schema([("n", pa.int64())]), storage_options=s3.options())

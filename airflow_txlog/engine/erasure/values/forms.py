@@ -26,6 +26,7 @@ from airflow_txlog.engine.erasure.values.plain import (
     Beginnings,
     Plain,
     cast_each,
+    cast_exactly,
     fitting,
     is_bytes,
     is_text,
@@ -91,12 +92,12 @@ class Forms:
         kind = to_arrow(StructType(found[-1:])).field(0).type
         try:
             plain = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
-            given = plain.cast(kind) if len(plain) else pa.array([], kind)
+            given = cast_exactly(plain, kind) if len(plain) else pa.array([], kind)
         except (pa.ArrowException, TypeError, OverflowError):
             # Arrow's message has the value in it.
             raise InvalidInput(
-                f"{uri}: a value of a subject is no {found[-1].type}, as the column {column!r} is. Give values of that "
-                "type."
+                f"{uri}: a value of a subject is not exactly a {found[-1].type}, as the column {column!r} is. Rounded, "
+                "it would be another subject. Nothing was searched. Give values of that type."
             ) from None
         known = given.drop_null().unique()
         if not len(known):

@@ -177,6 +177,35 @@ def cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.array(found, kind)
 
 
+def cast_exactly(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values as a type that holds each of them. Raises the errors of pyarrow if it does not.
+
+    Arrow alone takes the nearest float or decimal of a number, and the day of a time. It may be another subject.
+    """
+    types, found = pa.types, values.cast(kind)
+    if values.type == kind or types.is_null(values.type):
+        return found
+    if types.is_boolean(values.type) and (types.is_integer(kind) or types.is_floating(kind)):
+        raise pa.ArrowInvalid("a boolean is no number")
+    if types.is_floating(kind) and is_text(values.type):
+        values = values.cast(pa.float64())
+    if types.is_decimal(kind) and types.is_floating(values.type):
+        given, made = (array.drop_null().to_pylist() for array in (values, found))
+        is_same = all(Decimal(repr(each)) == other for each, other in zip(given, made, strict=True))
+    elif is_text(values.type) or is_bytes(values.type):
+        is_same = True
+    else:
+        # NaN equals nothing, and is refused elsewhere.
+        is_same = pc.all(pc.or_(pc.equal(found.cast(values.type), values), _is_nan(values)), min_count=0).as_py()
+    if not is_same:
+        raise pa.ArrowInvalid("a value has changed")
+    return found
+
+
+def _is_nan(values: pa.Array) -> pa.Array:
+    return pc.is_nan(values) if pa.types.is_floating(values.type) else pa.repeat(False, len(values))
+
+
 def with_both_zeros(values: pa.Array) -> pa.Array:
     """Return values with both floats that are zero if one is: they are one value, though Arrow distinguishes them."""
     kind = values.type

@@ -63,6 +63,8 @@ def escaped(text: str) -> Iterator[str]:
         # A path in a text may be encoded once more.
         yield quote(quote(text, safe=safe))
     yield quote_plus(text)
+    # A form that leaves other characters as they are.
+    yield text.replace(" ", "+")
     yield from _in_base64(text.encode())
     yield from _in_digits(text.encode())
 
