@@ -143,6 +143,9 @@ osd crush update on start = true
 [client.admin]
 rgw frontends = beast endpoint=127.0.0.1:$port tcp_nodelay=1
 rgw dns name = 127.0.0.1
+# By default the parts of a deleted object take up memory for two hours more.
+rgw gc obj min wait = 5
+rgw gc processor period = 10
 keyring = /dev/null
 CONF
     # The libraries of the server are for it alone: the command keeps its own.

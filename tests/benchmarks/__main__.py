@@ -231,7 +231,9 @@ class Bench:
             from tests.benchmarks.writer_cases import measure_writers
 
             rounds = min(self.rounds, 3)
-            return [measure_writers(case, on_s3=case == "s3-writers", rounds=rounds, scale=self.scale)]
+            on_s3 = case == "s3-writers"
+            relay = self.relay if on_s3 else None
+            return [measure_writers(case, on_s3=on_s3, rounds=rounds, scale=self.scale, relay=relay)]
         cases: dict[str, Callable[[], list[Line]]] = {
             "append": lambda: self.append("append"),
             "append-query": lambda: self.append("append-query"),

@@ -22,6 +22,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import CommitConflict, CommitContention
 from tests.benchmarks.log_cases import CHECKPOINT_INTERVAL, SCHEMA
 from tests.benchmarks.places import S3Folder
+from tests.benchmarks.relay import Relay
 
 WRITERS = 8
 SECONDS = 10.0
@@ -116,15 +117,18 @@ def write_at_once(side: str, uri: str, options: dict[str, Any], seconds: float) 
         return [each.result() for each in work]
 
 
-def _round(side: str, s3: S3Folder | None, seconds: float) -> list[Written]:
-    """One round on a new table; what it left is read by the other library."""
+def _round(side: str, s3: S3Folder | None, seconds: float, relay: Relay | None) -> tuple[list[Written], int]:
+    """One round on a new table, and its number of requests; what it left is read by the other library."""
     from deltalake import DeltaTable
 
     with TemporaryDirectory(prefix="txlog-writers-") as name:
         uri = str(Path(name) / "table") if s3 is None else s3.uri
         ours, peers = ({}, {}) if s3 is None else (s3.options, s3.peer_options)
         Table.create(uri, SCHEMA, properties={"delta.checkpointInterval": CHECKPOINT_INTERVAL}, storage_options=ours)
+        if relay is not None:
+            relay.take()
         written = write_at_once(side, uri, ours if side == "ours" else peers, seconds)
+        sent = 0 if relay is None else relay.take().total()
         if side == "ours":
             table = DeltaTable(uri, storage_options=peers)
             left = table.version(), len(table.file_uris())
@@ -133,19 +137,21 @@ def _round(side: str, s3: S3Folder | None, seconds: float) -> list[Written]:
             left = snapshot.version, snapshot.num_files
     commits = WRITERS + sum(len(each.latencies) for each in written)
     assert left == (commits, commits), f"{side}: {commits} commits were acknowledged; version, files = {left}"
-    return written
+    return written, sent
 
 
-def measure_writers(case: str, *, on_s3: bool, rounds: int, scale: float) -> dict[str, Any]:
+def measure_writers(case: str, *, on_s3: bool, rounds: int, scale: float, relay: Relay | None = None) -> dict[str, Any]:
     """The line of a case. `ratio_per_s` is ours / peer. max/min is of the commits of the processes in the worst round,
-    None where one had none; p99 is over all rounds."""
+    None where one had none; p99 is over all rounds. Requests are those of a commit, counted by the relay."""
     seconds = max(SECONDS * scale, 1.0)
     found: dict[str, list[list[Written]]] = {side: [] for side in SIDES}
+    requests: dict[str, list[float]] = {side: [] for side in SIDES}
     for number in range(rounds):
         for side in SIDES[:: -1 if number % 2 else 1]:
-            with S3Folder() if on_s3 else nullcontext() as s3:
-                written = _round(side, s3, seconds)
+            with S3Folder(relay and relay.endpoint) if on_s3 else nullcontext() as s3:
+                written, sent = _round(side, s3, seconds, relay)
             found[side].append(written)
+            requests[side].append(sent / (WRITERS + sum(len(each.latencies) for each in written)))
             commits = [each.in_time for each in written]
             progress = f"round {number + 1}/{rounds}: {side} {sum(commits) / seconds:.3g} commits/s {sorted(commits)}"
             print(f"  {case}: {progress}", file=sys.stderr, flush=True)
@@ -167,11 +173,17 @@ def measure_writers(case: str, *, on_s3: bool, rounds: int, scale: float) -> dic
         "ours_lost_races": ours["lost_races"],
         "ours_conflicts": ours["failed"],
         "peer_failed": peer["failed"],
+        **({} if relay is None else _sent(requests, relay)),
         "writers": WRITERS,
         "seconds": seconds,
         "rounds": rounds,
         "scale": scale,
     }
+
+
+def _sent(requests: dict[str, list[float]], relay: Relay) -> dict[str, float]:
+    ours, peer = (round(statistics.median(requests[side]), 1) for side in SIDES)
+    return {"ours_requests": ours, "peer_requests": peer, "delay_ms": 1000 * relay.delay_s}
 
 
 def _figures(rounds: list[list[Written]], seconds: float) -> dict[str, Any]:
