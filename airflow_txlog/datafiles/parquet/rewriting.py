@@ -35,9 +35,10 @@ from airflow_txlog.datafiles.parquet.variants import is_shredded
 # Arrow's copy of the schema describes the source's Arrow types, which the copy may have changed.
 _DROPPED_KEYS = frozenset({b"ARROW:schema"})
 _CODECS = frozenset({"SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"})
-# A dictionary at its limit, with room for the headers of pages; an index of it, with room for the encoding's overhead.
-_DICTIONARY_BYTES = 1_200_000
-_INDEX_BYTES = 2.5
+# A dictionary at its limit, with room for the headers of pages; its most entries, and the bits of the level of a value
+# and of the encoding.
+_DICTIONARY_BYTES = 1024 * 1024 + 32 * 1024
+_MOST_INDEX_BITS, _OTHER_BITS = 18, 2
 # The bytes of a value, and the size of a chunk whose dictionary costs nothing worth sparing.
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _SMALL_CHUNK_BYTES = 64 * 1024
@@ -152,9 +153,11 @@ def holds_dictionary(chunk: Any) -> bool:
     """Return whether the column chunk has a dictionary that its writer did not give up.
 
     Every writer gives up a dictionary at 1 MiB and continues without; trying again would cost a quarter of the copy's
-    time. Such a dictionary has at most 2^18 entries, so a chunk larger than it and 18 bits a value has other values.
+    time. Such a dictionary has at most 2^18 entries, and no more than there are values. So a chunk larger than it and
+    its indexes has other values.
     """
-    fits = chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * _INDEX_BYTES
+    bits = min(_MOST_INDEX_BITS, int(chunk.num_values).bit_length()) + _OTHER_BITS
+    fits = chunk.total_uncompressed_size <= _DICTIONARY_BYTES + chunk.num_values * bits // 8
     return bool(fits) and has_dictionary(chunk)
 
 
