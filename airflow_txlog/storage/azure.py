@@ -9,7 +9,6 @@ Source: docs/decisions/put-if-absent.md; Blob service REST API, "Put Blob", "Put
 from __future__ import annotations
 
 import errno
-import io
 import logging
 import os
 import re
@@ -37,6 +36,7 @@ from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
     READ_S,
+    Body,
     Connection,
     NameTaken,
     answer_error,
@@ -197,12 +197,12 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> BlobSer
 
 
 class _InPieces(HTTPAdapter):
-    """Sends a body as a stream. Plain bytes would be sent in one piece, within CONNECT_S."""
+    """Sends a body as a stream."""
 
     def send(self, request: requests.PreparedRequest, *args: Any, **given: Any) -> requests.Response:
         body = request.body
         if isinstance(body, bytes):
-            request.body = io.BytesIO(body)
+            request.body = Body(body)
         try:
             return super().send(request, *args, **given)
         finally:

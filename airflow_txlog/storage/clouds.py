@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import logging
 import os
 import ssl
@@ -23,7 +24,8 @@ CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
 """How long a connection to each address, the next bytes of an answer, and a whole answer may take. The last is checked
 after each 16 MiB, and not on Azure."""
 CONNECTIONS = 64
-"""How many connections a client keeps open: one for each thread that may send a request."""
+"""How many connections a client keeps for its next requests. More threads may send at the same time: each connection
+beyond this number is closed after its answer."""
 
 _BUSY = frozenset({408, 409, 425, 429})
 # A retry does not help if the server does not implement the request.
@@ -36,6 +38,8 @@ _OF_PROXY = (
 _EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 # A body that is read in one piece costs a third of the CPU time of one in pieces of 1 MiB.
 _PIECE_BYTES = 16 * 1024 * 1024
+# A piece of the body of a request, which the connection must take within CONNECT_S.
+_SENT_BYTES = 256 * 1024
 
 # All three clients send through urllib3, which logs each URL: that of a SAS, and of an upload to Google, is a secret.
 logging.getLogger("urllib3.connectionpool").addFilter(
@@ -164,6 +168,14 @@ _NO_TLS = (
     "string); where an authority of your own has signed its certificate, name that in AWS_CA_BUNDLE (S3) or "
     "SSL_CERT_FILE. Nothing was sent"
 )
+
+
+class Body(io.BytesIO):
+    """The body of a request, which the client sends in pieces: it would send bytes at once, all within CONNECT_S."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        # urllib3 asks for 16 KiB at a time, and each piece is a call.
+        return super().read(size if size is None or size < 0 else max(size, _SENT_BYTES))
 
 
 def body_of(read: Callable[[int], bytes], size_bytes: int | None = None) -> bytes:

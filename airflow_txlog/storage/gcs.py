@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import email
 import errno
-import io
 import ipaddress
 import json
 import os
@@ -40,6 +39,7 @@ from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
     READ_S,
+    Body,
     Connection,
     NotAnswered,
     answer_error,
@@ -367,8 +367,7 @@ class GcsBucket(RangedBucket):
             sent["Content-Length"] = str(len(data))
 
         def send() -> _Answer:
-            # As a stream, which is sent in pieces. Bytes are sent at once, and all of them within CONNECT_S.
-            stream = None if data is None else io.BytesIO(data)
+            stream = None if data is None else Body(data)
             with closing(client.http.urlopen(method, url, body=stream, headers=sent, **_CALL)) as found:
                 if check is not None and found.status < 300:
                     check(_whole_size(found.headers, where))

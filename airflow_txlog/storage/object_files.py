@@ -11,8 +11,9 @@ import os
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 from airflow_txlog.storage.bucket import Bucket, Content
@@ -80,8 +81,9 @@ class RangeFile(io.RawIOBase):
 class Upload:
     """A file being written: one put if it is small, else parts that no reader sees before the last one.
 
-    Threads send the parts while the next ones are written. At most `Bucket.parts_at_once` parts are being sent, and two
-    more are in memory. pyarrow writes to it; only `publish` and `discard` end it.
+    A thread for each part sends it while the next one is written. At most `Bucket.parts_at_once` parts are being sent,
+    and two more are in memory. A file that waits for more rows holds less than two parts, and soon no thread. pyarrow
+    writes to it; only `publish` and `discard` end it.
     """
 
     closed = False
@@ -91,12 +93,11 @@ class Upload:
     def __init__(self, bucket: Bucket, key: str, repeat: Repeat, *, if_absent: bool) -> None:
         self._bucket, self._key, self._repeat, self._if_absent = bucket, key, repeat, if_absent
         self._whole: list[bytes] = []
-        """Complete parts that are not being sent yet: at most one, unless a thread is idle."""
+        """Complete parts that are not being sent yet: at most one after each write."""
         self._rest, self._size = io.BytesIO(), 0
         self._upload: Any = None
         self._parts: list[Future[Any]] = []
         self._under_way: deque[Future[Any]] = deque()
-        self._pool: ThreadPoolExecutor | None = None
         self._is_discarded = False
 
     def write(self, data: Any) -> int:
@@ -113,7 +114,7 @@ class Upload:
                 self._whole.append(self._rest.getvalue())
                 self._rest = io.BytesIO()
                 # The second one shows that the file is large.
-                while len(self._whole) > 1 or (self._whole and self._upload is not None and self._has_idle_thread()):
+                while len(self._whole) > 1 or (self._whole and self._upload is not None and self._may_send()):
                     self._send(self._whole.pop(0))
         return len(view)
 
@@ -141,7 +142,6 @@ class Upload:
                 raise
             made_ms, self.is_answered = found.modified_ms, False
         self._upload = None
-        self._end_threads(wait=False)
         return made_ms
 
     def discard(self) -> None:
@@ -151,7 +151,7 @@ class Upload:
         """
         self._is_discarded = True
         # The service would keep a part that arrives after the others were dropped.
-        self._end_threads(wait=True)
+        wait(self._parts)
         upload, self._upload = self._upload, None
         if upload is not None:
             with suppress(OSError):
@@ -163,7 +163,7 @@ class Upload:
             start_new_thread(self.discard, ())
 
     def _send(self, data: bytes) -> None:
-        """Let a thread send a part; wait while too many are being sent."""
+        """Send a part on a thread; wait while too many are being sent."""
         number = len(self._parts) + 1
         where = f"{self._bucket.uri}/{self._key}"
         if number > self._bucket.most_parts:
@@ -175,22 +175,26 @@ class Upload:
                 self._upload = self._repeat(lambda: start(self._key, if_absent=self._if_absent))
             except NameTaken as error:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from error
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._bucket.parts_at_once, thread_name_prefix="txlog-upload")
-        while not self._has_idle_thread():
+        while not self._may_send():
             self._under_way.popleft().result()
-        upload = self._upload
+        upload, sent = self._upload, Future[Any]()
 
         def put() -> Any:
             if self._is_discarded:
                 raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED), where)
             return self._bucket.put_part(upload, number, data)
 
-        sent = self._pool.submit(self._repeat, put)
+        def send() -> None:
+            try:
+                sent.set_result(self._repeat(put))
+            except BaseException as error:
+                sent.set_exception(error)
+
+        Thread(target=send, name=f"txlog-upload-{number}").start()
         self._parts.append(sent)
         self._under_way.append(sent)
 
-    def _has_idle_thread(self) -> bool:
+    def _may_send(self) -> bool:
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft().result()
         return len(self._under_way) < self._bucket.parts_at_once
@@ -201,8 +205,3 @@ class Upload:
         parts = [each.result() for each in self._parts]
         made_ms: int | None = self._repeat(lambda: self._bucket.complete(self._upload, parts))
         return made_ms
-
-    def _end_threads(self, *, wait: bool) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=wait, cancel_futures=True)

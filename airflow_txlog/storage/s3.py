@@ -57,6 +57,7 @@ from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
     READ_S,
+    Body,
     Connection,
     answer_error,
     body_of,
@@ -363,14 +364,14 @@ class S3Bucket(RangedBucket):
         """
         if not self._sends_md5:
             try:
-                return self._request(method, Body=data, **arguments)
+                return self._request(method, Body=Body(data), **arguments)
             except OSError as error:
                 # A refused request has written nothing.
                 answer = getattr(error.__cause__, "response", None) or {}
                 if answer.get("Error", {}).get("Code") not in _WANTS_MD5:
                     raise
             self._sends_md5 = True
-        return self._request(method, Body=data, ContentMD5=_md5(data), **arguments)
+        return self._request(method, Body=Body(data), ContentMD5=_md5(data), **arguments)
 
     def _request(self, method: str, **arguments: Any) -> dict[str, Any]:
         def send() -> dict[str, Any]:

@@ -186,6 +186,43 @@ def test_a_part_that_cannot_be_sent_fails_the_file_and_leaves_nothing(
     assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
 
 
+def test_a_file_is_given_up_once_no_part_is_under_way(object_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service would keep a part that arrives after the others were dropped, and bill it."""
+    assert isinstance(object_store, ObjectStore)
+    bucket = object_store._bucket
+    put_part, abort = bucket.put_part, bucket.abort
+    is_sending, may_go_on, is_dropped = threading.Event(), threading.Event(), threading.Event()
+    happened: list[str] = []
+
+    def put_later(upload: Any, number: int, data: bytes) -> Any:
+        is_sending.set()
+        assert may_go_on.wait(60)
+        sent = put_part(upload, number, data)
+        happened.append("sent")
+        return sent
+
+    def drop(upload: Any) -> None:
+        happened.append("dropped")
+        is_dropped.set()
+        abort(upload)
+
+    monkeypatch.setattr(bucket, "put_part", put_later)
+    monkeypatch.setattr(bucket, "abort", drop)
+    file = object_store.open_new("x")
+    file.write(bytes(2 * bucket.part_bytes))
+    assert is_sending.wait(60)
+    giving_up = threading.Thread(target=file.discard)
+    giving_up.start()
+    is_too_early = is_dropped.wait(0.3)
+    may_go_on.set()
+    giving_up.join(60)
+    assert not is_too_early
+    assert happened == ["sent"] * (len(happened) - 1) + ["dropped"]
+    assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
+    assert names(object_store) == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("txlog-upload")]
+
+
 def test_a_file_is_read_by_ranges(store: Store) -> None:
     content = bytes_of(1, 300_000)
     write(store, "x", content)
