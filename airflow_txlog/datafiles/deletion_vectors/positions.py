@@ -291,7 +291,9 @@ _PACKED = pa.schema(
         pa.field("clause", pa.uint16()),
     ]
 )
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+# Four short columns: to wake a thread for each of them takes longer than the work.
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def pack_pairs(pairs: pa.Table) -> bytes:
@@ -322,7 +324,7 @@ def unpack_pairs(data: bytes) -> pa.Table:
     """Return the table PAIRS of these bytes, ascending. Raises ArrowException or ValueError for other bytes."""
     if not data:
         return PAIRS.empty_table()
-    packed = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    packed = pa.ipc.open_stream(pa.py_buffer(data), options=_READ_OPTIONS).read_all()
     if packed.schema != _PACKED:
         raise ValueError("These are no packed pairs.")
     packed.validate(full=True)

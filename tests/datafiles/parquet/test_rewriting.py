@@ -22,6 +22,7 @@ from airflow_txlog.datafiles.parquet.rewriting import (
     copy_options,
     copy_schema,
     copy_without,
+    dictionary_columns,
     open_for_copy,
 )
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
@@ -180,6 +181,20 @@ def test_a_dictionary_that_its_writer_gave_up_is_not_tried_again(tmp_path: Path)
     assert target is not None
     after = pq.ParquetFile(target).metadata.row_group(0)
     assert [after.column(index).has_dictionary_page for index in range(4)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("count", "is_kept"), [(50_000, True), (62_500, False)])
+def test_a_dictionary_is_told_from_one_that_was_given_up_at_its_end(tmp_path: Path, count: int, is_kept: bool) -> None:
+    """Its limit is a mebibyte, that of 52,428 of these values."""
+    source = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"text": [f"{k:016d}" for k in range(count)]}), source)
+    parquet = pq.ParquetFile(source)
+    assert parquet.metadata.row_group(0).column(0).has_dictionary_page
+    assert dictionary_columns(parquet) == (["text"] if is_kept else [])
+    assert copy_options(parquet)["use_dictionary"] == (["text"] if is_kept else [])
+    target, _ = copy(source, [0])
+    assert target is not None
+    assert pq.read_table(target).num_rows == count - 1
 
 
 TEXTS = pa.table(
