@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.deletion_vectors.positions import occurring
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
 from airflow_txlog.datafiles.parquet.dictionaries import without_unique_columns
@@ -323,9 +324,12 @@ def without_spare_values(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
 def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
     indices = pa.concat_arrays([chunk.indices for chunk in chunks])
     dictionary = chunks[0].dictionary
-    used = pc.unique(indices.drop_null())
-    if len(used) < len(dictionary):
-        used = used.sort()
-        indices = pc.index_in(indices, value_set=used)
-        dictionary = dictionary.take(used)
-    return pa.DictionaryArray.from_arrays(indices, dictionary)
+    is_used = occurring(indices, len(dictionary))
+    if is_used.false_count:
+        numbers = pc.subtract(pc.cumulative_sum(is_used.cast(pa.int32())), pa.scalar(1, pa.int32()))
+        # To take by nulls takes longer.
+        found = numbers.take(indices.fill_null(0)) if len(numbers) else indices
+        indices = pc.if_else(indices.is_valid(), found, pa.scalar(None, found.type)) if indices.null_count else found
+        dictionary = dictionary.filter(is_used)
+    # Arrow would look at each index again.
+    return pa.DictionaryArray.from_arrays(indices, dictionary, safe=False)

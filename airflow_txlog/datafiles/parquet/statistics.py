@@ -140,7 +140,10 @@ class StatisticsCollector:
         return unproven
 
     def update(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows of the file, with each of the schema's columns in some form, less those of `add_kept`."""
+        """Add rows of the file, with each of the schema's columns in some form, less those of `add_kept`.
+
+        A row has each value of a dictionary (`output.without_spare_values`).
+        """
         self._num_records += rows.num_rows
         self.add_values(rows, self._columns.keys() - self._added_apart)
 
@@ -158,9 +161,9 @@ class StatisticsCollector:
                 # Arrow's functions take less time for an array.
                 held = held.chunk(0)
             if isinstance(rows, pa.Table) and pa.types.is_dictionary(held.type) and held.type != field.type:
-                # Each value counts once for the bounds. Nulls are counted before they are dropped.
+                # Each value counts once for the bounds.
                 chunks = held.chunks if isinstance(held, pa.ChunkedArray) else [held]
-                used = [chunk.dictionary.take(pc.unique(chunk.indices.drop_null())) for chunk in chunks]
+                used = [chunk.dictionary for chunk in chunks]
                 held, nulls = pa.chunked_array(used, held.type.value_type), held.null_count
             try:
                 values = _in_current_type(held, field)
