@@ -65,8 +65,7 @@ def encode_bitmap(positions: pa.Array) -> bytes:
     Raises ValueError unless they are int64, ascending, distinct, not null and not negative.
     """
     view = int64_view(positions) if positions.type == pa.int64() and not positions.null_count else None
-    ascends = pc.all(pc.less(positions[:-1], positions[1:]), min_count=0).as_py()
-    if view is None or not ascends or (len(view) and view[0] < 0):
+    if view is None or not _ascend(positions) or (len(view) and view[0] < 0):
         raise ValueError("Positions to delete must be int64, ascending, distinct, not null and not negative.")
     return _serialized(_parts(positions, view))
 
@@ -245,7 +244,7 @@ def addresses_in_files(file_indexes: Sequence[int], counts: Sequence[int]) -> pa
 
 def packed_by_file(found: pa.Array) -> Iterator[tuple[int, bytes]]:
     """Yield the index of each file among distinct addresses, ascending, and the bitmap of its positions."""
-    if len(found) > 1 and not pc.all(pc.less(found[:-1], found[1:])).as_py():
+    if not _ascend(found):
         found = found.sort()
     for index, start, end in _split_by_file(found):
         yield index, pack(pc.bit_wise_and(found[start:end], _ALL_BITS))
@@ -293,7 +292,9 @@ def pack_pairs(pairs: pa.Table) -> bytes:
     """
     if not pairs.num_rows:
         return b""
-    ordered = pairs.sort_by([(POSITION, "ascending"), (SOURCE_ROW, "ascending")]).combine_chunks()
+    ordered = pairs.combine_chunks()
+    if not _ascend(whole(ordered.column(POSITION))):
+        ordered = ordered.sort_by([(POSITION, "ascending"), (SOURCE_ROW, "ascending")]).combine_chunks()
     positions, rows, clauses = (whole(ordered.column(name)) for name in PAIRS.names)
     ordinals = pc.bit_wise_and(rows, _ALL_BITS)
     if max(positions[-1].as_py(), pc.max(ordinals).as_py() or 0) > MAX_POSITION:
@@ -325,11 +326,17 @@ def unpack_pairs(data: bytes) -> pa.Table:
 
 def pairs_by_file(addresses: pa.Array, rows: pa.Array, clauses: pa.Array) -> Iterator[tuple[int, bytes]]:
     """Yield the index of each file among addresses in any order, and its pairs, packed."""
-    order = pc.sort_indices(addresses)
-    addresses, rows, clauses = (column.take(order) for column in (addresses, rows, clauses))
+    if not _ascend(addresses):
+        order = pc.sort_indices(addresses)
+        addresses, rows, clauses = (column.take(order) for column in (addresses, rows, clauses))
     for index, start, end in _split_by_file(addresses):
         positions = pc.bit_wise_and(addresses[start:end], _ALL_BITS)
         yield index, pack_pairs(pa.table([positions, rows[start:end], clauses[start:end]], schema=PAIRS))
+
+
+def _ascend(numbers: pa.Int64Array) -> bool:
+    """Return whether each number is greater than the one before."""
+    return bool(pc.all(pc.less(numbers[:-1], numbers[1:]), min_count=0).as_py())
 
 
 def united_pairs(parts: list[bytes]) -> bytes:
@@ -352,6 +359,22 @@ def places_of(numbers: pa.Array, count: int) -> pa.Int32Array | None:
     if not count or not hasattr(pc, "InversePermutationOptions"):
         return None
     return pc.inverse_permutation(numbers, max_index=count - 1, output_type=pa.int32())
+
+
+def places_of_different(values: pa.Array, most: int) -> tuple[pa.Int32Array, int] | None:
+    """Return the places of whole numbers among `values`, for each number from the least one on, and the least one.
+
+    Returns None if two of the values are equal, if they lie apart by `most` or more, or if they are no whole numbers.
+    """
+    if not pa.types.is_signed_integer(values.type):
+        return None
+    least, greatest = (bound.as_py() for bound in pc.min_max(values).values())
+    if least is None or greatest - least >= most:
+        return None
+    found = places_of(pc.subtract(values.cast(pa.int64()), pa.scalar(least, pa.int64())), greatest - least + 1)
+    if found is None or len(found) - found.null_count < len(values) - values.null_count:
+        return None
+    return found, least
 
 
 @lru_cache(maxsize=1)

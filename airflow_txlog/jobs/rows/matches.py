@@ -23,6 +23,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
     SOURCE_ROW,
     pack,
     pack_pairs,
+    places_of_different,
     united_pairs,
     unpack_pairs,
     whole,
@@ -195,7 +196,7 @@ class Matches:
     def _source_rows(found: Iterable[pa.Table]) -> SourceRowSet:
         numbers = (batch for pairs in found for batch in pairs.select([SOURCE_ROW]).to_batches())
         # Bitmaps of one part, to be united.
-        packed = (packed_rows(pc.unique(whole(rows.column(0))).drop_null()) for rows in gathered(numbers, _AT_ONCE))
+        packed = (packed_rows(_distinct(whole(rows.column(0)))) for rows in gathered(numbers, _AT_ONCE))
         return SourceRowSet(parts=united(pa.Table.from_batches(packed, PACKED_SCHEMA)))
 
     def met_by_many(self) -> tuple[int, tuple[int, int] | None]:
@@ -213,6 +214,15 @@ class Matches:
         for index, found in self.files.items():
             if found.pairs:
                 yield index, unpack_pairs(found.pairs)
+
+
+def _distinct(numbers: pa.Int64Array) -> pa.Int64Array:
+    """Return the different numbers, in no order, without null."""
+    found = places_of_different(numbers, 4 * len(numbers))
+    if found is None:
+        return pc.unique(numbers).drop_null()
+    places, least = found
+    return pc.add(pc.indices_nonzero(places.is_valid()).cast(pa.int64()), pa.scalar(least, pa.int64()))
 
 
 def _head(positions: RowPositions, most: int) -> Iterator[pa.Array]:

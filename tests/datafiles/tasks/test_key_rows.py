@@ -68,6 +68,34 @@ def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
     ]
 
 
+@given(
+    keys=st.lists(st.none() | st.integers(-6, 6), max_size=12),
+    rows=st.lists(st.none() | st.integers(-9, 9), max_size=30),
+    kind=st.sampled_from([pa.int8(), pa.int32(), pa.int64()]),
+    factor=st.sampled_from([1, 14]),
+    base=st.sampled_from([0, (1 << 63) - 150, -(1 << 63) + 150]),
+)
+def test_rows_with_a_key_and_rows_without_one_are_told_apart_wherever_the_numbers_lie(
+    keys: list[int | None], rows: list[int | None], kind: pa.DataType, factor: int, base: int
+) -> None:
+    """Keys that lie near each other and differ are looked up in an array, and others in a hash table."""
+    shift = base if kind == pa.int64() else 0
+    given_keys, values = (
+        pa.array([None if n is None else n * factor + shift for n in numbers], kind) for numbers in (keys, rows)
+    )
+    acting = Acting(matched=ActingClauses(conditions={3: None}), unmatched=ActingClauses(conditions={5: None}))
+    held = HeldKeys(columns=(given_keys,), numbers=pa.array(range(100, 100 + len(keys)), pa.int64()))
+    table = pa.table({"c0": values, "address": pa.array(range(len(rows)), pa.int64())})
+    pairs = [
+        pair
+        for batch in pairs_of_keys(held, acting, iter(table.to_batches(max_chunksize=7)))
+        for pair in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    ]
+    expected = [(n, 100 + k, 3) for n, row in enumerate(rows) for k, key in enumerate(keys) if row == key is not None]
+    alone = [(n, None, 5) for n, row in enumerate(rows) if row is None or row not in keys]
+    assert Counter(pairs) == Counter(expected + alone)
+
+
 def test_a_search_that_allows_one_key_a_row_ends_soon_after_the_second() -> None:
     same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 3000), pa.array(range(3000), pa.int64())
     rows = pa.record_batch([same, numbers], names=["c0", "address"])
