@@ -1,17 +1,21 @@
-"""Write the parameter tables into docs/operators: `python -m tools.parameters`.
+"""Write the tables that the docs take from the code: `python -m tools.parameters`.
 
-The constructors and the `:param:` lines of the docstrings are the one source. A table of a class stands between two
-comments (`TABLE`) on one page. tests/test_site.py fails if a table is out of date.
+The constructors and the `:param:` lines of the docstrings are the source of the parameters on docs/operators. A table
+of a class stands between two comments (`TABLE`) on one page. The pages of docs/reference list what their directives of
+mkdocstrings name, for readers without the site, by the first lines of the docstrings. tests/test_site.py fails if a
+table is out of date.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 from airflow_txlog import operators
 from airflow_txlog.hooks.txlog import TxlogHook
@@ -43,6 +47,11 @@ OTHERS = [TableVersionSensor, TableVersionTrigger, SubmittedJobTrigger, TxlogHoo
 DOCUMENTED: list[type] = [*SHARED, *OPERATORS, *OTHERS]
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "operators"
 TABLE = re.compile(r"^<!-- parameters: (\w+) -->\n(.*?)^<!-- end of parameters -->$", re.DOTALL | re.MULTILINE)
+REFERENCE = PAGES.parent / "reference"
+DIRECTIVE = re.compile(r"^::: ([\w.]+)$((?:\n {4,}.*)*)", re.MULTILINE)
+SUMMARIES = re.compile(r"^<!-- summaries -->\n(.*?)^<!-- end of summaries -->$", re.DOTALL | re.MULTILINE)
+WITH_METHODS = ("airflow_txlog.engine.", "airflow_txlog.hooks.")
+"""Classes of these packages are listed with their methods. Airflow calls those of the others."""
 TEMPLATED = re.compile(r"\s*\(templated\)\s*$")
 
 
@@ -137,11 +146,53 @@ def with_tables(text: str) -> str:
     )
 
 
+def named(path: str) -> Any:
+    """Return the module, class or function with this path."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def members_of(described: Any, options: str) -> Iterator[tuple[str, Any]]:
+    """Yield the names that a directive describes, with their objects. `options`: the lines below it.
+
+    Operators are left out, because each has a page.
+    """
+    if isinstance(described, ModuleType):
+        for name, each in vars(described).items():
+            is_own = getattr(each, "__module__", "").startswith(described.__name__) and each not in OPERATORS
+            if (inspect.isclass(each) or inspect.isfunction(each)) and is_own and not name.startswith("_"):
+                yield name, each
+        return
+    yield described.__name__, described
+    if not inspect.isclass(described) or not described.__module__.startswith(WITH_METHODS):
+        return
+    is_whole = "inherited_members: true" in options
+    owners = [each for each in described.__mro__ if each.__module__.startswith("airflow_txlog.")]
+    found = dict.fromkeys(name for owner in (owners if is_whole else [described]) for name in vars(owner))
+    listed = re.search(r"^ +members: \[(.*)\]$", options, re.MULTILINE)
+    for name in listed[1].split(", ") if listed else found:
+        each = inspect.getattr_static(described, name)
+        if not name.startswith("_") and isinstance(each, property | staticmethod | classmethod | FunctionType):
+            yield f"{described.__name__}.{name}", each
+
+
+def with_summaries(text: str) -> str:
+    """Return the text of a page of docs/reference with the table of what it describes."""
+    rows = ["| name | summary |", "|---|---|"]
+    for path, options in DIRECTIVE.findall(text):
+        for name, each in members_of(named(path), options):
+            summary = (inspect.getdoc(each) or "").partition("\n")[0]
+            rows.append(f"| `{name}` | {cell(summary)} |")
+    table = "\n".join(["", *rows, "", ""])
+    return SUMMARIES.sub(lambda _: f"<!-- summaries -->\n{table}<!-- end of summaries -->", text)
+
+
 def main() -> None:
-    for page in sorted(PAGES.glob("*.md")):
-        text = page.read_text()
-        if (renewed := with_tables(text)) != text:
-            page.write_text(renewed)
+    for folder, renew in ((PAGES, with_tables), (REFERENCE, with_summaries)):
+        for page in sorted(folder.glob("*.md")):
+            text = page.read_text()
+            if (renewed := renew(text)) != text:
+                page.write_text(renewed)
 
 
 if __name__ == "__main__":

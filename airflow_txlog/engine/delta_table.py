@@ -63,6 +63,7 @@ class DeltaTable:
 
     @property
     def uri(self) -> str:
+        """The canonical URI of the table, without a trailing slash."""
         return self.store.root
 
     @property
