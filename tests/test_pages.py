@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import inspect
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from airflow_txlog import errors, operators
 from airflow_txlog.testing import Lake
 from tests.helpers import s3
 from tests.helpers.paths import ROOT
+from tests.helpers.rows import append
 
 DOCS = ROOT / "docs"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -41,19 +44,70 @@ def test_the_code_of_the_concepts_runs(tmp_path: Path) -> None:
     run_blocks(DOCS / "concepts.md", {"/tmp/lake": str(tmp_path)})
 
 
+CONSTANT = re.compile(r'^(_?[A-Z][A-Z_]+) = "([^"\\]+)"$', re.MULTILINE)
+
+
 @cache
-def strings_of_the_package() -> str:
-    """Return every string constant of the package, with `…` for values."""
-    found = []
-    for path in sorted((ROOT / "airflow_txlog").rglob("*.py")):
+def constants() -> dict[str, str]:
+    """Return the texts that the package names, such as `_delta_log`."""
+    modules = [path.read_text() for path in (ROOT / "airflow_txlog").rglob("*.py")]
+    return dict(found for module in modules for found in CONSTANT.findall(module))
+
+
+def template_of(node: ast.AST) -> str:
+    """Return the text of an expression, with `…` for values; constants are resolved."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(map(template_of, values))
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return template_of(left) + template_of(right)
+        case ast.FormattedValue(value=ast.Name(id=name)):
+            return constants().get(name, "…")
+    return "…"
+
+
+def flat(text: str) -> str:
+    return re.sub("…+", "…", " ".join(text.split()))
+
+
+@cache
+def messages_of_the_package() -> list[str]:
+    """Return every text of the package as a message has it: in one line, without the class in front."""
+    texts = set()
+    for path in (ROOT / "airflow_txlog").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                found.append(
-                    "…".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values)
-                )
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return " ".join(" ".join(found).split())
+            is_docstring = isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value
+            if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and not is_docstring:
+                texts.add(template_of(node))
+    return sorted({re.sub(r"^[A-Z]\w+: ", "", flat(text)) for text in texts} - {"", "…"})
+
+
+BEFORE = "…:,.() "
+"""What a message may have before its first words: values, and signs between them."""
+
+
+@cache
+def all_messages() -> str:
+    return "\n".join(messages_of_the_package())
+
+
+@cache
+def beginnings() -> str:
+    return "".join(f"\n{text.lstrip(BEFORE)}" for text in messages_of_the_package())
+
+
+def is_in_messages(part: str) -> bool:
+    """Return whether some text of the package has the part, or two texts that a message joins have it."""
+    halves = ((part[:at], part[at:].strip()) for at in range(len(part) + 1))
+    return any(first in all_messages() and second in all_messages() for first, second in halves)
+
+
+def begins_a_message(part: str) -> bool:
+    """Return the same for the beginnings of texts."""
+    halves = ((part[:at], part[at:].lstrip(BEFORE)) for at in range(len(part) + 1))
+    return any(f"\n{first}" in beginnings() and f"\n{second}" in beginnings() for first, second in halves)
 
 
 def entries() -> list[tuple[str, str, str]]:
@@ -67,15 +121,43 @@ def test_every_error_class_has_one_entry() -> None:
     page = (DOCS / "troubleshooting.md").read_text()
     bases = re.findall(r"`(\w+)`", page.split("## Base classes")[1])
     assert sorted([name for name, *_ in entries()] + bases) == sorted(classes)
-    assert len(entries()) == page.count("\n### "), "an entry has a message, and below it the cause"
+    headings = re.findall(r"^### \w+$", page, re.MULTILINE)
+    assert len(entries()) == len(headings), "an entry has messages, and below them the cause"
 
 
-@pytest.mark.parametrize(("name", "message"), [entry[:2] for entry in entries()], ids=lambda value: value[:30])
-def test_an_entry_begins_with_a_message_of_the_package(name: str, message: str) -> None:
-    """Only the fixed parts of the message are compared."""
-    parts = [part.strip(" ;:,.()") for part in re.split(r"…|; |\n", message)]
-    assert max(map(len, parts)) > 8, "too short to be found"
-    assert [part for part in parts if part not in strings_of_the_package()] == []
+MESSAGES = [(name, line) for name, lines, _ in entries() for line in lines.splitlines()]
+
+
+@pytest.mark.parametrize(("name", "line"), MESSAGES, ids=lambda value: value[:30])
+def test_an_entry_has_the_first_words_of_messages_of_the_package(name: str, line: str) -> None:
+    """A reader who searches the page for the beginning of a message finds its entry.
+
+    The first long part of the line must be the beginning of a text of the package, and the others must be in one.
+    """
+    line = flat(line).rstrip("… ")
+    parts = [part.strip(" ;:,.()") for part in re.split(r"…|; ", line)]
+    assert [part for part in parts if not is_in_messages(part)] == []
+    first = next((part for part in parts if len(part) > 8), None)
+    assert first is not None, "too short to be found"
+    inside = [text for text in messages_of_the_package() if first in text]
+    assert begins_a_message(first), f"no message begins with {first!r}; some have it inside: {inside[:3]}"
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("airflow.jobs.scheduler_job_runner", "Task did not emit heartbeat within time limit ("),
+        ("airflow.jobs.triggerer_job_runner", "Trigger failed to load code"),
+        ("airflow.jobs.triggerer_job_runner", "Trigger failed to inflate"),
+        ("airflow.sdk.execution_time.supervisor", "Process terminated by signal."),
+    ],
+)
+def test_the_page_quotes_airflow_as_it_is_installed(module: str, text: str) -> None:
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    assert text in Path(found.origin).read_text()
+    assert text in (DOCS / "troubleshooting.md").read_text()
 
 
 def normal(text: str) -> list[str]:
@@ -189,6 +271,72 @@ def test_30_days_of_history_are_kept_as_the_page_shows(tmp_path: Path) -> None:
     Lake(tmp_path).run(alteration)
     properties = orders.table.snapshot().table_properties
     assert properties.log_retention_ms == properties.deleted_file_retention_ms == 30 * 24 * 3_600_000
+
+
+def put_orders(folder: Path, day: int, rows: int) -> None:
+    """Write a file of orders, as the DAGs of the pages read them."""
+    (folder / "in").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": range(rows)}), folder / f"in/orders-2026-01-0{day}.parquet")
+
+
+def dag_of(block: str, folder: Path) -> dict[str, Any]:
+    """Return the names that a page's block defines, with its DAG as `dag` and with other folders."""
+    namespace: dict[str, Any] = {}
+    exec(
+        re.sub(r"^(with DAG\(.*\)):$", r"\1 as dag:", block, flags=re.MULTILINE).replace("/tmp", str(folder)), namespace
+    )
+    return namespace
+
+
+def test_a_load_with_far_fewer_rows_than_the_last_one_fails_as_the_page_shows(tmp_path: Path) -> None:
+    (block,) = MARKED.findall((DOCS / "checks.md").read_text())
+    names, lake = dag_of(block, tmp_path), Lake(tmp_path / "lake")
+
+    def load(day: int, rows: int) -> None:
+        put_orders(tmp_path, day, rows)
+        (limits,) = names["limits"].function()
+        task = names["dag"].get_task("load").unmap(limits)
+        lake.run(task, logical_date=dt.datetime(2026, 1, day, tzinfo=dt.UTC))
+
+    load(1, 100)
+    load(2, 81)
+    with pytest.raises(errors.ExpectationFailed) as failed:
+        load(3, 60)
+    assert (failed.value.facts["name"], failed.value.facts["allowed"]) == ("min_inserted_rows", 64)
+    assert lake.table("orders").table.to_arrow().num_rows == 181
+
+
+def test_the_writers_of_versions_are_printed_as_the_page_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block, _ = MARKED.findall((DOCS / "production.md").read_text())
+    orders = Lake(tmp_path / "lake").table("orders", [{"id": 1}])
+    append(orders.table, [{"id": 2}], tags={"airflow.dag_id": "shop", "airflow.task_id": "load"})
+    exec(block.replace("/tmp", str(tmp_path)), {})
+    assert capsys.readouterr().out.splitlines()[-2] == "1 WRITE shop load"
+
+
+def test_one_dag_serves_two_lakes_as_the_page_shows(tmp_path: Path) -> None:
+    _, block = MARKED.findall((DOCS / "production.md").read_text())
+    load = dag_of(block, tmp_path)["load"]
+    for name in ("dev", "prod"):
+        lake = Lake(tmp_path / name)
+        lake.table("new_users", [{"user_id": len(name)}])
+        users = lake.table("users", [{"user_id": 1}])
+        lake.run(load, var={"value": {"lake": str(lake.folder)}})
+        users.assert_rows([{"user_id": 1}, {"user_id": len(name)}])
+
+
+def test_a_dry_run_shows_what_a_full_refresh_would_replace(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    bronze = lake.table("bronze", [{"id": 1}, {"id": 2}])
+    arguments = {"table_uri": lake.uri("silver"), "source": operators.table(bronze.uri), "consumer": "silver"}
+    lake.run(operators.DeltaIncrementalOperator(task_id="silver", **arguments))
+    lake.run(operators.DeltaDeleteOperator(task_id="delete", table_uri=bronze.uri, predicate="id = 1"))
+    shown = lake.run(operators.DeltaIncrementalOperator(task_id="dry", **arguments, on_gap="full", dry_run=True))
+    (whole,) = shown["partitions"]
+    assert (whole["rows_before"], whole["rows_removed"], whole["rows_added"]) == (2, 2, 1)
+    assert lake.table("silver").version == 0
 
 
 def test_a_merge_skips_unchanged_rows_as_its_page_shows(tmp_path: Path) -> None:

@@ -83,6 +83,18 @@ def test_the_tables_on_a_page_are_those_of_the_constructors(page: Path) -> None:
     assert parameters.with_tables(page.read_text()) == page.read_text(), "run: python -m tools.parameters"
 
 
+@pytest.mark.parametrize("page", sorted(parameters.REFERENCE.glob("*.md")), ids=lambda page: page.stem)
+def test_the_summaries_on_a_page_of_the_reference_are_those_of_the_docstrings(page: Path) -> None:
+    text = page.read_text()
+    assert parameters.with_summaries(text) == text, "run: python -m tools.parameters"
+    (table,) = parameters.SUMMARIES.findall(text)
+    rows = re.findall(r"^\| `([\w.]+)` \| (\S.*) \|$", table, re.MULTILINE)
+    assert len(rows) == len(table.strip().splitlines()) - 2, "each name has a summary"
+    for path, _ in parameters.DIRECTIVE.findall(text):
+        described = parameters.named(path)
+        assert inspect.ismodule(described) or described.__name__ in dict(rows)
+
+
 def test_every_operator_sensor_trigger_and_hook_of_the_package_is_documented() -> None:
     defined = {
         name
@@ -144,6 +156,26 @@ FOUND = {
     "merge": "operators/merge/",
     "CDC": "apply-changes/",
     "vacuum": "operators/vacuum/",
+    "unit test": "testing/",
+    "which task wrote": "production/#which-task-wrote-a-version",
+    "monitor": "production/#monitor-and-alert",
+    "dev prod": "production/",
+    "cost": "production/#costs-on-an-object-store",
+    "full refresh": "increments/#before-a-full-refresh",
+    "stuck in deferred": "troubleshooting/#a-task-is-stuck-in-deferred",
+    "DAG import error": "troubleshooting/#dag-import-error",
+    "Spark cannot start": "troubleshooting/#spark-cannot-start",
+    "zombie": "troubleshooting/#zombie-a-task-without-a-heartbeat",
+    "TableNotFound": "troubleshooting/#tablenotfound",
+    "ConcurrentWrite": "troubleshooting/#concurrentwrite",
+    # The first words of messages. The page is named if several of its entries have most of the words.
+    "s3 lake orders has no _delta_log with a commit": "troubleshooting/",
+    "The rows do not fit the table": "troubleshooting/#schemamismatch",
+    "this task would insert 60 rows and min_inserted_rows demands 88": "troubleshooting/#expectationfailed",
+    "The delete job was killed (SIGKILL) as happens to a process when memory runs out": "troubleshooting/#joblost",
+    "The connection aws_lake (storage_conn_id) gives no credentials": "troubleshooting/#credentialsunavailable",
+    "table_uri must be an absolute path or a URI; found None": "troubleshooting/#invalidjobspec",
+    "Task did not emit heartbeat within time limit": "troubleshooting/#zombie-a-task-without-a-heartbeat",
 }
 
 

@@ -1,4 +1,4 @@
-// Print what a search of the built site finds: `node tools/search_site.js build/site TERM…`, JSON of locations by term.
+// Print what a search of the built site finds: `node tools/search_site.js build/site TERM…`, JSON of ten locations by term.
 // It runs the theme's own search worker, with the messages that its pages send.
 const fs = require("fs"), path = require("path"), vm = require("vm");
 const [site, ...terms] = process.argv.slice(2);
@@ -19,7 +19,7 @@ const scope = {
   console, setTimeout, location: { href: "http://site/" }, importScripts: () => {},
   addEventListener: (name, handle) => handlers.push(handle),
   postMessage: (message) => {
-    if (message.type === RESULT) found[term] = message.data.items.map((group) => group[0].location);
+    if (message.type === RESULT) found[term] = message.data.items.slice(0, 10).map((group) => group[0].location);
     if (message.type === READY || message.type === RESULT) next();
   },
 };

@@ -1,13 +1,15 @@
 """Build the documentation site (mkdocs.yml) from the Markdown that GitHub shows, without a second copy of any page.
 
-Four things differ between the two. The site cannot link to files outside of `docs/`, so each linked one becomes a page
+Five things differ between the two. The site cannot link to files outside of `docs/`, so each linked one becomes a page
 under `repository/`. Python-Markdown needs blank lines and deeper indents where GitHub does not. The parameter tables
 (tools/parameters.py) get an element that the style sheet knows. The navigation through
-the operators is made from the tables of docs/operators.md.
+the operators is made from the tables of docs/operators.md. The search finds an entry of docs/troubleshooting.md by the
+words of its messages, which count almost like those of a heading.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -28,6 +30,7 @@ ALONE = ("index.md", "tutorial.md", "troubleshooting.md")
 FENCE = re.compile(r"^( *)(```+).*?^\1\2[ ]*$\n?", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]*)((?:#[^)\s]*)?)\)")
 PARAMETERS = re.compile(r"^<!-- parameters: \w+ -->\n(.*?)^<!-- end of parameters -->$", re.DOTALL | re.MULTILINE)
+MESSAGES = re.compile(r"<pre><code>(.*?)\n?</code></pre>", re.DOTALL)
 MERMAID = ROOT / ".venv" / "site" / "mermaid.min.js"
 
 
@@ -176,3 +179,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     linked = with_site_links(page.file.src_uri, markdown)
     framed = PARAMETERS.sub(r'<div class="parameters" markdown>\n\n\1\n</div>', linked)
     return outside_of_code(framed, for_python_markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    path = Path(config.site_dir) / "search" / "search_index.json"
+    index = json.loads(path.read_text())
+    for entry in index["docs"]:
+        if entry["location"].startswith("troubleshooting/#") and (messages := MESSAGES.search(entry["text"])):
+            entry["tags"] = messages[1].replace("…", "").split("\n")
+    path.write_text(json.dumps(index, ensure_ascii=False))
