@@ -288,9 +288,17 @@ FAULTS = (
         name="cut-maximum-of-a-timestamp-trusted",
         breaks="a file is skipped whose last row lies within the millisecond that statistics cut off",
         file="airflow_txlog/engine/table/columns/statistic_values.py",
+        old='            return pc.add(moments, pa.scalar(_CUT_US, pa.duration("us"))) if side else moments\n',
+        new="            return moments\n",
+        tests=(PRUNING,),
+    ),
+    Fault(
+        name="cut-maximum-of-a-timestamp-of-another-form-trusted",
+        breaks="the same, within the second that statistics without a fraction cut off",
+        file="airflow_txlog/engine/table/columns/statistic_values.py",
         old='    upper = lower + (_CUT_US if "." in str(value) else _CUT_WITHOUT_FRACTION_US)\n',
         new="    upper = lower + 1\n",
-        tests=(PRUNING,),
+        tests=(BOUNDS,),
     ),
     Fault(
         name="maximum-written-beside-nan",

@@ -27,7 +27,7 @@ from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogFile, 
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import CheckpointFiles, look, read_hint
 from airflow_txlog.engine.many_files import Deletion, delete_files, progress_log
-from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
+from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
 from airflow_txlog.engine.table.schema.features import (
     check_maintained_here,
     check_writable,

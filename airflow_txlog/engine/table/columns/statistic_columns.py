@@ -1,18 +1,16 @@
-"""The statistics of many files as columns: requested ones for pruning, and all as structs for checkpoints.
+"""The requested statistics of many files as columns.
 
 The texts of all files are decoded as one stream of lines, with the values of each type in its usual form: several times
 as fast as one by one. The invariant: reading together is used only if it gives the same result as reading one by one.
 Every text must be one object, and every value must have its type's usual form. Otherwise (an exponent in an integer, a
 number in quotes, text that is not UTF-8) all files are read one by one. Numbers are read as the column's own type,
-never by way of a double; decimals are read one by one.
-
-A member of a struct for checkpoints holds exactly the value of the log's text, or null, which means not known.
-Source: protocol, "Per-file Statistics" and "Checkpoint Schema" (`stats_parsed`, `partitionValues_parsed`).
+never by way of a double.
+Source: protocol, "Per-file Statistics".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -22,18 +20,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.table.columns.partitions import typed_partition_columns
 from airflow_txlog.engine.table.columns.statistic_values import (
-    PYTHONS_SEPARATOR,
     Bound,
     Reader,
-    bound_reader,
     first_after,
     string_bounds,
-    value_reader,
+    usual_bounds,
 )
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type
-from airflow_txlog.engine.table.schema.types import DataType, Path, Primitive, StructField, StructType, is_below
+from airflow_txlog.engine.table.schema.types import DataType, Primitive
 
 Keys: TypeAlias = tuple[str, ...]
 """The physical names of a column and the structs around it, from the top."""
@@ -43,14 +38,10 @@ _IN_QUOTES = (Primitive.STRING, Primitive.DATE, Primitive.TIMESTAMP, Primitive.T
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?$"
 _MAX_COUNT_DIGITS = 18
 _MAX_BYTES = 1 << 30
-_ABSENT = (b"", b"null")
+ABSENT = (b"", b"null")
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
-# The type of a value in JSON, and the value of an absent key. A float is parsed by Arrow as its own type.
-_JSON_TYPES: dict[DataType, tuple[Any, Any]] = {
-    **dict.fromkeys(INTEGERS, (int | None, None)),
-    **dict.fromkeys(_FLOATS, (msgspec.Raw, msgspec.Raw())),
-    **dict.fromkeys(_IN_QUOTES, (str | None, None)),
-}
+# The type of a bound in JSON. All others are kept as texts: Arrow parses a float as its own type.
+_JSON_TYPES: dict[DataType, Any] = {**dict.fromkeys(INTEGERS, int | None), **dict.fromkeys(_IN_QUOTES, str | None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +54,11 @@ class AskedColumn:
     is_widened: bool = False
 
     @property
-    def is_read_together(self) -> bool:
-        is_plain = len(self.keys) == 1 and self.reader is not None and not self.is_widened
-        return is_plain and self.type in _JSON_TYPES
+    def json_type(self) -> Any:
+        """The type as which its bounds are decoded; None if they are not."""
+        if self.reader is None:
+            return None
+        return msgspec.Raw if self.is_widened else _JSON_TYPES.get(self.type, msgspec.Raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +82,7 @@ class ReadStatistics:
 
 def read_statistics(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadStatistics:
     """Return the statistics in these texts, one per file; null or empty for a file without any."""
-    together = read_together(texts, asked) if all(column.is_read_together for column in asked) else None
+    together = read_together(texts, asked) if all(len(column.keys) == 1 for column in asked) else None
     return _read_one_by_one(texts, asked) if together is None else together
 
 
@@ -104,7 +97,7 @@ def read_together(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadSt
     """Return the statistics, or None if they must be read one by one."""
     has_none = pc.fill_null(pc.equal(pc.binary_length(texts), 0), True)
     lines = _lines(pc.if_else(has_none, "{}", texts) if has_none.true_count else texts)
-    decoder = _typed_decoder(tuple((column.keys[0], column.type) for column in asked))
+    decoder = _typed_decoder(tuple((column.keys[0], column.json_type) for column in asked))
     if not asked or lines is None or decoder is None:
         return None
     try:
@@ -133,59 +126,92 @@ def _lines(texts: pa.StringArray) -> pa.Buffer | None:
 
 
 @lru_cache(maxsize=32)
-def _typed_decoder(asked: tuple[tuple[str, DataType], ...]) -> msgspec.json.Decoder[Any] | None:
+def _typed_decoder(asked: tuple[tuple[str, Any], ...]) -> msgspec.json.Decoder[Any] | None:
     """Return the decoder of statistics that has the values of column `i` in members `fi`; None for an odd name."""
-    kinds = [_JSON_TYPES[data_type] for _, data_type in asked]
     names = {f"f{number}": name for number, (name, _) in enumerate(asked)}
+    bounds = [
+        (member, kind, msgspec.Raw() if kind is msgspec.Raw else None)
+        for member, (_, kind) in zip(names, asked, strict=True)
+        if kind is not None
+    ]
     try:
-        values = msgspec.defstruct(
-            "Values", [(member, *kind) for member, kind in zip(names, kinds, strict=True)], rename=names, gc=False
+        values, counts = (
+            msgspec.defstruct(name, members, rename=names, gc=False, frozen=True)
+            for name, members in (("Values", bounds), ("Counts", [(member, int | None, None) for member in names]))
         )
-        counts = msgspec.defstruct("Counts", [(member, int | None, None) for member in names], rename=names, gc=False)
     except ValueError:  # a name with a quote, a backslash or a control character
         return None
     fields = [
         ("num_records", int | None, None),
         ("tight_bounds", bool | None, None),
-        ("min_values", values | None, None),
-        ("max_values", values | None, None),
-        ("null_count", counts | None, None),
+        ("min_values", values | None, values()),
+        ("max_values", values | None, values()),
+        ("null_count", counts | None, counts()),
     ]
     return msgspec.json.Decoder(msgspec.defstruct("Statistics", fields, rename="camel", gc=False))
 
 
 def _column(rows: list[Any], member: str, column: AskedColumn) -> ReadColumn:
-    lowest, highest, nulls = (_values(rows, part, member) for part in ("min_values", "max_values", "null_count"))
-    lower, bad_lower = _side(lowest, column, 0)
-    upper, bad_upper = _side(highest, column, 1)
-    return ReadColumn(lower, upper, pc.or_(bad_lower, bad_upper), _count(pa.array(nulls, pa.int64())))
+    null_count = _count(pa.array(_values(rows, "null_count", member), pa.int64()))
+    if column.reader is None:
+        unknown = pa.nulls(len(rows), arrow_type(column.type))
+        return ReadColumn(unknown, unknown, _none_bad(len(rows)), null_count)
+    lower, bad_lower = _side(_values(rows, "min_values", member), column, 0)
+    upper, bad_upper = _side(_values(rows, "max_values", member), column, 1)
+    return ReadColumn(lower, upper, pc.or_(bad_lower, bad_upper), null_count)
 
 
 def _values(rows: list[Any], part: str, member: str) -> list[Any]:
-    value_of = attrgetter(member)
-    return [None if each is None else value_of(each) for each in map(attrgetter(part), rows)]
+    try:
+        return list(map(attrgetter(f"{part}.{member}"), rows))
+    except AttributeError:  # a part is null
+        value_of = attrgetter(member)
+        return [None if each is None else value_of(each) for each in map(attrgetter(part), rows)]
 
 
 def _side(found: list[Any], column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
     """Return the bounds of one side, and whether each text is no bound."""
-    none_bad = pa.repeat(pa.scalar(False), len(found))
+    if column.type in INTEGERS and not column.is_widened:
+        return pa.array(found, arrow_type(column.type)), _none_bad(len(found))
+    is_raw = column.json_type is msgspec.Raw
+    texts = _raw_texts(found) if is_raw else pa.array(found, pa.string())
+    if column.is_widened:
+        return _distinct_side(texts, column, side)
     if column.type in _FLOATS:
-        return _floats(found, arrow_type(column.type)), none_bad
-    if column.type in INTEGERS:
-        return pa.array(found, arrow_type(column.type)), none_bad
-    values = pa.array(found, pa.string())
+        return _floats(texts, arrow_type(column.type)), _none_bad(len(found))
     if column.type is Primitive.STRING:
-        return _string_side(values, side), none_bad
-    assert column.reader is not None
-    encoded = values.dictionary_encode()
-    bounds, bad = _read_side([msgspec.json.encode(text) for text in encoded.dictionary.to_pylist()], column, side)
+        return _string_side(texts, side), _none_bad(len(found))
+    try:
+        bounds = usual_bounds(column.type, texts, side)
+    except pa.ArrowInvalid:
+        bounds = pa.nulls(len(texts), arrow_type(column.type))
+    is_odd = pc.and_(pc.is_valid(texts), pc.is_null(bounds))
+    if not is_odd.true_count:
+        return bounds, _none_bad(len(found))
+    others, are_bad = _distinct_side(texts.filter(is_odd), column, side)
+    return pc.replace_with_mask(bounds, is_odd, others), pc.replace_with_mask(_none_bad(len(found)), is_odd, are_bad)
+
+
+def _none_bad(count: int) -> pa.BooleanArray:
+    return pa.repeat(pa.scalar(False), count)
+
+
+def _raw_texts(found: list[msgspec.Raw | None]) -> pa.StringArray:
+    """Return the JSON texts, null where absent or null."""
+    texts = pa.array([b"" if raw is None else bytes(raw) for raw in found], pa.binary()).cast(pa.string())
+    is_absent = pc.or_(pc.equal(texts, ""), pc.equal(texts, "null"))
+    return pc.if_else(is_absent, pa.scalar(None, pa.string()), texts)
+
+
+def _distinct_side(texts: pa.StringArray, column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
+    """Return one side as `_read_side` reads it, each distinct text once."""
+    encoded = texts.dictionary_encode()
+    to_json = str.encode if column.json_type is msgspec.Raw else msgspec.json.encode
+    bounds, bad = _read_side(list(map(to_json, encoded.dictionary.to_pylist())), column, side)
     return bounds.take(encoded.indices), pc.fill_null(bad.take(encoded.indices), False)
 
 
-def _floats(found: list[msgspec.Raw | None], arrow: pa.DataType) -> pa.Array:
-    texts = pa.array([b"" if raw is None else bytes(raw) for raw in found], pa.binary()).cast(pa.string())
-    is_absent = pc.or_(pc.equal(texts, ""), pc.equal(texts, "null"))
-    texts = pc.if_else(is_absent, pa.scalar(None, pa.string()), texts)
+def _floats(texts: pa.StringArray, arrow: pa.DataType) -> pa.Array:
     is_number = pc.match_substring_regex(texts, _NUMBER)
     if is_number.false_count:
         raise _OddValue
@@ -207,17 +233,18 @@ def _string_side(values: pa.StringArray, side: int) -> pa.Array:
 
 def _after(prefixes: pa.StringArray) -> pa.Array:
     """Return `first_after` of every element: usually its head and the successor of its last character."""
-    last = pc.utf8_slice_codeunits(prefixes, start=-1).dictionary_encode()
-    successors = [first_after(each) for each in last.dictionary.to_pylist()]
-    head = pc.utf8_slice_codeunits(prefixes, start=0, stop=-1)
-    after = pc.binary_join_element_wise(head, pa.array(successors, pa.string()).take(last.indices), "")
-    # Empty, or ending in the greatest character.
+    # Bytes are cut without counting characters, which suffices for a last character of one byte.
+    texts = prefixes.cast(pa.binary())
+    last = pc.binary_slice(texts, start=-1).dictionary_encode()
+    successors = [first_after(each.decode()) if each.isascii() else None for each in last.dictionary.to_pylist()]
+    head = pc.binary_slice(texts, start=0, stop=-1)
+    after = pc.binary_join_element_wise(head, pa.array(successors, pa.binary()).take(last.indices), b"")
+    # Empty, or with a last character of several bytes.
     odd = pc.and_(pc.is_null(after), pc.is_valid(prefixes))
-    if not odd.true_count:
-        return after
-    return pc.replace_with_mask(
-        after, odd, pa.array([first_after(each) for each in prefixes.filter(odd).to_pylist()], pa.string())
-    )
+    if odd.true_count:
+        others = [(first_after(each) or "").encode() or None for each in prefixes.filter(odd).to_pylist()]
+        after = pc.replace_with_mask(after, odd, pa.array(others, pa.binary()))
+    return after.cast(pa.string())
 
 
 def _count(counts: pa.Array) -> pa.Array:
@@ -299,9 +326,9 @@ def _read_one_by_one(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> Rea
 
 
 def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
-    distinct = list(dict.fromkeys(text for text in texts if text not in _ABSENT))
+    distinct = list(dict.fromkeys(text for text in texts if text not in ABSENT))
     no_bound: Bound = (None, None)
-    read: dict[bytes, Bound | None] = dict.fromkeys((*_ABSENT, *distinct), no_bound)
+    read: dict[bytes, Bound | None] = dict.fromkeys((*ABSENT, *distinct), no_bound)
     if column.reader is not None:
         read.update(zip(distinct, column.reader(distinct), strict=True))
     pairs = [read[text] for text in texts]
@@ -312,137 +339,3 @@ def _read_side(texts: list[bytes], column: AskedColumn, side: int) -> tuple[pa.A
 def _counts(texts: list[bytes]) -> pa.Array:
     counts = {text: int(text) if text.isdigit() and len(text) <= _MAX_COUNT_DIGITS else None for text in set(texts)}
     return pa.array([counts[text] for text in texts], pa.int64())
-
-
-# --- as structs ------------------------------------------------------------------------------------------------------
-
-_NO_FILES = {"stats": pa.nulls(0, pa.string()), "partition_values": pa.nulls(0, pa.map_(pa.string(), pa.string()))}
-
-
-class TypedColumns:
-    """The members that an add gets in a checkpoint, for the columns that have statistics by the table's properties."""
-
-    def __init__(
-        self,
-        schema: StructType,
-        partition_columns: Sequence[str],
-        *,
-        indexed_columns: Sequence[Path] | None = None,
-        num_indexed_columns: int = -1,
-    ) -> None:
-        self._schema = schema
-        self._partition_columns = list(partition_columns)
-        partitions = {name.lower() for name in partition_columns}
-        leaves = list(_leaves(each for each in schema if each.name.lower() not in partitions))
-        if indexed_columns is not None:
-            leaves = [leaf for leaf in leaves if any(is_below(leaf.path, path) for path in indexed_columns)]
-        elif num_indexed_columns >= 0:
-            leaves = leaves[:num_indexed_columns]
-        self._leaves = leaves
-        self._decoder = StatisticsDecoder([leaf.keys for leaf in leaves])
-
-    @property
-    def fields(self) -> list[pa.Field]:
-        """`stats_parsed` and, if the table is partitioned, `partitionValues_parsed`."""
-        return [pa.field(name, array.type) for name, array in self._arrays(pa.table(_NO_FILES))]
-
-    def values(self, files: pa.RecordBatch) -> list[pa.Array]:
-        """Return the values of `fields`, in their order, for rows of schema FILES."""
-        return [array for _, array in self._arrays(pa.Table.from_batches([files]))]
-
-    def knows(self, files: pa.Table) -> bool:
-        """Return whether every partition value has a typed form, which a timestamp without a zone has not."""
-        typed = typed_partition_columns(files, self._schema, self._partition_columns)
-        return all(pc.all(each.known, min_count=0).as_py() for each in typed.values())
-
-    def _arrays(self, files: pa.Table) -> Iterator[tuple[str, pa.Array]]:
-        yield "stats_parsed", self._statistics(files.column("stats").combine_chunks())
-        if self._partition_columns:
-            typed = typed_partition_columns(files, self._schema, self._partition_columns)
-            members = [self._schema.find(name) for name in self._partition_columns]
-            named = [(each.physical_name, typed[each.name].values) for each in members if each is not None]
-            yield "partitionValues_parsed", _struct(named)
-
-    def _statistics(self, texts: pa.StringArray) -> pa.Array:
-        decoded = self._decoder.decode(texts)
-        # A struct does not show who wrote it, and strings of these writers are no bounds.
-        pythons = [text is not None and PYTHONS_SEPARATOR in text for text in texts.to_pylist()]
-        lower, upper, counts = [], [], []
-        for leaf in self._leaves:
-            least, greatest, nulls = (
-                self._decoder.texts(decoded, part, leaf.keys) for part in ("min_values", "max_values", "null_count")
-            )
-            counts.append((leaf.keys, _array(nulls, Primitive.LONG)))
-            if leaf.has_bounds:
-                sides = leaf.bounds(least, greatest, pythons)
-                lower.append((leaf.keys, sides[0]))
-                upper.append((leaf.keys, sides[1]))
-        records = [b"" if each is None else bytes(each.num_records) for each in decoded]
-        tight = [None if each is None else each.tight_bounds for each in decoded]
-        members = [
-            ("numRecords", _array(records, Primitive.LONG)),
-            ("minValues", _tree(lower)),
-            ("maxValues", _tree(upper)),
-            ("nullCount", _tree(counts)),
-            ("tightBounds", pa.array(tight, pa.bool_())),
-        ]
-        # Parquet has no struct without members.
-        kept = [(name, array) for name, array in members if array is not None]
-        return _struct(kept, is_null=pa.array([each is None for each in decoded], pa.bool_()))
-
-
-class _Leaf:
-    """A column, or a member of structs, that has statistics."""
-
-    def __init__(self, fields: tuple[StructField, ...]) -> None:
-        self.path: Path = tuple(field.name for field in fields)
-        self.keys: Keys = tuple(field.physical_name for field in fields)
-        self._type = fields[-1].type
-        self.has_bounds = value_reader(self._type) is not None
-        self._reader = bound_reader(fields[-1])
-
-    def bounds(self, lower: list[bytes], upper: list[bytes], pythons: list[bool]) -> tuple[pa.Array, pa.Array]:
-        """Return both sides' bounds; null for strings of the files in `pythons`, and if a side is not trusted."""
-        doubtful: set[bytes] = set()
-        if self._reader is not None:
-            # Texts that a reader of the log does not trust; without a reader it trusts none anyway.
-            stated = [text for text in {*lower, *upper} if text not in _ABSENT]
-            doubtful = {text for text, bound in zip(stated, self._reader(stated), strict=True) if bound is None}
-        is_none = [one in doubtful or other in doubtful for one, other in zip(lower, upper, strict=True)]
-        if self._type is Primitive.STRING:
-            is_none = [one or other for one, other in zip(is_none, pythons, strict=True)]
-        kept = [[b"" if drop else text for text, drop in zip(texts, is_none, strict=True)] for texts in (lower, upper)]
-        return _array(kept[0], self._type), _array(kept[1], self._type)
-
-
-def _leaves(fields: Iterator[StructField], above: tuple[StructField, ...] = ()) -> Iterator[_Leaf]:
-    for field in fields:
-        if isinstance(field.type, StructType):
-            yield from _leaves(iter(field.type), (*above, field))
-        elif field.type is not Primitive.VOID:
-            yield _Leaf((*above, field))
-
-
-def _array(texts: list[bytes], data_type: DataType) -> pa.Array:
-    """Return the values of JSON texts; each distinct text is read once."""
-    read = value_reader(data_type)
-    assert read is not None
-    values = {text: read(text) for text in set(texts)}
-    return array_of([values[text] for text in texts], data_type)
-
-
-def _tree(leaves: list[tuple[Keys, pa.Array]]) -> pa.Array | None:
-    """Return the arrays as a struct of structs by their keys, in order; None for no arrays."""
-    if not leaves:
-        return None
-    groups: dict[str, list[tuple[Keys, pa.Array]]] = {}
-    for keys, array in leaves:
-        groups.setdefault(keys[0], []).append((keys[1:], array))
-    members = [(name, rest[0][1] if rest[0][0] == () else _tree(rest)) for name, rest in groups.items()]
-    return _struct([(name, array) for name, array in members if array is not None])
-
-
-def _struct(members: list[tuple[str, pa.Array]], is_null: pa.Array | None = None) -> pa.StructArray:
-    arrays = [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for _, array in members]
-    fields = [pa.field(name, array.type) for (name, _), array in zip(members, arrays, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=is_null)

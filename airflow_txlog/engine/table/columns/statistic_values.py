@@ -121,6 +121,40 @@ def _reader_of(data_type: DataType, *, is_widened: bool = False) -> Reader | Non
     return lambda texts: [None if value is None else (value, value) for value in map(read, texts)]
 
 
+# --- many texts at once ----------------------------------------------------------------------------------------------
+
+# Each text of such a form is an ISO 8601 timestamp for Arrow, or refused by it.
+_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}([0-9]{3})?"
+
+
+def usual_bounds(member_type: DataType, texts: pa.StringArray, side: int) -> pa.Array:
+    """Return the lower (`side` 0) or upper bounds of texts of the usual form, without quotes; null for the others.
+
+    They equal those of `bound_reader` for a column that was never widened. Only decimals and timestamps have a usual
+    form here. Raises ArrowInvalid for a usual form that is no value of the type.
+    """
+    match member_type:
+        case DecimalType(precision, scale):
+            # Few enough digits to survive a double, and to be a value of the type.
+            digits = min(_DOUBLE_DIGITS - scale, precision - scale)
+            if digits > 0:
+                point = rf"\.[0-9]{{1,{scale}}}" if scale else ""
+                return _of_form(texts, rf"^-?[0-9]{{1,{digits}}}{point}$", member_type)
+        case Primitive.TIMESTAMP | Primitive.TIMESTAMP_NTZ:
+            has_zone = member_type is Primitive.TIMESTAMP
+            moments = _of_form(texts, _INSTANT + ("Z$" if has_zone else "$"), member_type)
+            # Before, clocks and calendars differ.
+            is_late = pc.greater_equal(moments.cast(pa.int64()), _WHOLE_MINUTES_SINCE_US)
+            moments = pc.if_else(is_late, moments, pa.scalar(None, moments.type))
+            return pc.add(moments, pa.scalar(_CUT_US, pa.duration("us"))) if side else moments
+    return pa.nulls(len(texts), arrow_type(member_type))
+
+
+def _of_form(texts: pa.StringArray, pattern: str, member_type: DataType) -> pa.Array:
+    usual = pc.match_substring_regex(texts, pattern)
+    return pc.if_else(usual, texts, pa.scalar(None, pa.string())).cast(arrow_type(member_type))
+
+
 # --- types that were widened -----------------------------------------------------------------------------------------
 
 _WIDENED_FROM = {

@@ -29,8 +29,8 @@ from airflow_txlog.storage.limits import STATISTICS
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
-# Decoded statistics are dropped after this number of files, so that a million are never in memory at once.
-_FILES_AT_ONCE = 32_768
+# Decoded statistics are dropped after this number of files, while they are still in the processor's cache.
+_FILES_AT_ONCE = 8_192
 # Arrow computes outside of Python's lock, under which texts are decoded: more threads would wait for each other.
 _PARTS_AT_ONCE = 2
 _ARRAYS = ("lower", "upper", "null_count", "num_records")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from airflow_txlog.engine.table.columns import statistic_columns
 from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, read_together
 from airflow_txlog.engine.table.columns.statistic_values import bound_reader
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, bounds
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from tests.helpers.depth import depth
 
 TYPES = {
@@ -30,19 +32,37 @@ TYPES = {
     "t": Primitive.DATE,
     "z": Primitive.TIMESTAMP,
     "n": Primitive.TIMESTAMP_NTZ,
+    "q": DecimalType(9, 2),
+    "w": DecimalType(20, 0),
+    "h": DecimalType(38, 20),
+    "o": Primitive.BOOLEAN,
 }
-SCHEMA = StructType(tuple(StructField(name, kind, True, {}) for name, kind in TYPES.items()))
+CHANGED = {"wl": (Primitive.LONG, "integer"), "wd": (Primitive.DOUBLE, "float"), "wq": (DecimalType(12, 2), "short")}
+SCHEMA = StructType(
+    (
+        *(StructField(name, kind, True, {}) for name, kind in TYPES.items()),
+        *(
+            StructField(name, kind, True, {"delta.typeChanges": [{"fromType": before, "toType": str(kind)}]})
+            for name, (kind, before) in CHANGED.items()
+        ),
+    )
+)
+NAMES = [field.name for field in SCHEMA]
 
 NUMBERS = ["0", "-0", "7", "-128", "127", "128", "2147483648", "9223372036854775807", "9223372036854775808"]
 NUMBERS += ["-9223372036854775808", "1.0", "1e3", "1E-2", "-0.0", "0.1", "0.10000000149011612", "1e999", "1e00001"]
+NUMBERS += ["1.50", "-0.01", "0", "1.005", "9999999.99", "12345678.90", "1234567890123456", "0.12345678901234567890"]
 NUMBERS += ["16777217", "9007199254740993", "340282350000000000000000000000000000000", "01", "1.", "+1", "NaN", "1e400"]
 STRINGS = ['"a"', '""', '"a\\n"', '"\\u0000"', '"\\ud83d\\ude00"', '"\\ud800"', '"é"', f'"{chr(0x10FFFF)}"', '"NaN"']
 STRINGS += [f'"z{chr(0x10FFFF)}"', f'"{chr(0xD7FF)}"', '"{"', '"}"', '"2024-02-29"', '"2023-02-29"', '"0001-01-01"']
 STRINGS += ['"2024-01-01T10:00:00.123Z"', '"2024-01-01T10:00:00"', '"2024-01-01 10:00:00+02:00"', '"12"']
+STRINGS += ['"1972-12-30T23:59:59.999Z"', '"1972-12-31T00:00:00.000Z"', '"9999-12-31T23:59:59.999999Z"', '"1.50"']
+STRINGS += ['"2023-02-29T10:00:00.123Z"', '"2024-01-01T24:00:00.000Z"', '"2024-01-01T10:00:00.123456"', '"2024-01-01"']
+STRINGS += ['"0000-01-01T00:00:00.000Z"', '"2024-01-01T10:00:00.123\\n"', '"2024-01-01T10:00:60.000"', '"é~"']
 OTHERS = ["null", "true", "[]", "{}", '{"l":1}', "[1", "{", ""]
 VALUE = st.sampled_from(NUMBERS + STRINGS + OTHERS)
 COUNT = st.sampled_from(["0", "5", "9", "-1", "1.0", "null", '"5"', "1000000000000000000", "99999999999999999999"])
-KEY = st.sampled_from([*TYPES, "x", "\\u006c"])
+KEY = st.sampled_from([*NAMES, "x", "\\u006c"])
 
 VALUES = st.lists(st.tuples(KEY, VALUE), max_size=3).map(lambda pairs: object_text(pairs))
 COUNTS = st.lists(st.tuples(KEY, COUNT), max_size=3).map(lambda pairs: object_text(pairs))
@@ -67,6 +87,13 @@ TAME_VALUES = {
     "t": st.dates().map(lambda day: f'"{day.isoformat()}"'),
     "z": st.datetimes().map(lambda moment: f'"{moment.isoformat(timespec="milliseconds")}Z"'),
     "n": st.datetimes().map(lambda moment: f'"{moment.isoformat(timespec="milliseconds")}"'),
+    "q": st.decimals(-9_999_999, 9_999_999, places=2).map(str),
+    "w": st.integers(-(10**20) + 1, 10**20 - 1).map(str),
+    "h": st.decimals(-1, 1, places=20).map(lambda value: f"{value:f}"),
+    "o": st.sampled_from(["true", "false"]),
+    "wl": st.integers(-(2**63), 2**63 - 1).map(str),
+    "wd": st.floats(allow_nan=False, allow_infinity=False).map(json.dumps),
+    "wq": st.decimals(-9_999_999, 9_999_999, places=2).map(str),
 }
 
 
@@ -77,7 +104,7 @@ def object_text(pairs: list[tuple[str, str]]) -> str:
 @st.composite
 def tame(draw: Any) -> str:
     """Statistics as writers write them."""
-    names = draw(st.lists(st.sampled_from(list(TYPES)), unique=True))
+    names = draw(st.lists(st.sampled_from(NAMES), unique=True))
     lowest, highest = ([(name, draw(TAME_VALUES[name])) for name in names] for _ in range(2))
     nulls = [(name, str(draw(st.integers(0, 9)))) for name in names]
     members = [("numRecords", "9"), ("minValues", object_text(lowest)), ("maxValues", object_text(highest))]
@@ -126,7 +153,7 @@ def check(texts: list[str | None], names: list[str], masked: bool = False) -> No
 @settings(max_examples=depth(80, 500), deadline=None)
 @given(
     texts=st.lists(st.one_of(st.none(), WILD, tame(), ODD), max_size=4),
-    names=st.lists(st.sampled_from(list(TYPES)), unique=True, min_size=1, max_size=3),
+    names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=3),
     masked=st.booleans(),
 )
 def test_wild_statistics_read_together_are_what_each_says_by_itself(
@@ -137,16 +164,14 @@ def test_wild_statistics_read_together_are_what_each_says_by_itself(
 
 @pytest.mark.seeded
 @settings(max_examples=depth(40, 200), deadline=None)
-@given(
-    texts=st.lists(st.one_of(st.none(), tame()), max_size=6), name=st.sampled_from(list(TYPES)), masked=st.booleans()
-)
+@given(texts=st.lists(st.one_of(st.none(), tame()), max_size=6), name=st.sampled_from(NAMES), masked=st.booleans())
 def test_tame_statistics_read_together_are_what_each_says_by_itself(
     texts: list[str | None], name: str, masked: bool
 ) -> None:
     check(texts, [name], masked)
 
 
-@pytest.mark.parametrize("name", list(TYPES))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_single_value_reads_the_same_both_ways(name: str) -> None:
     for value in NUMBERS + STRINGS + OTHERS:
         text = f'{{"numRecords":9,"minValues":{{"{name}":{value}}},"maxValues":{{"{name}":{value}}}}}'
@@ -179,6 +204,16 @@ def test_what_writers_write_is_read_together() -> None:
     assert found.is_loose.to_pylist() == [False, True, True, True]
     dates = parsed(['{"minValues":{"t":"2024-02-29"},"maxValues":{"t":"no"}}'], "t").columns[("t",)]
     assert (dates.lower[0].as_py().isoformat(), dates.is_bad[0].as_py()) == ("2024-02-29", True)
+
+
+def test_timestamps_and_decimals_of_the_usual_form_are_read_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistic_columns, "_read_side", None)
+    stated = '{"z":"2024-01-01T10:00:00.123Z","n":"2024-01-01T10:00:00.123456","q":-1.50}'
+    found = parsed([f'{{"minValues":{stated},"maxValues":{stated}}}', None], "z", "n", "q").columns
+    moment = dt.datetime(2024, 1, 1, 10, 0, 0, 123_000)
+    assert found[("z",)].upper.cast(pa.timestamp("us")).to_pylist() == [moment + dt.timedelta(milliseconds=1), None]
+    assert found[("n",)].lower.to_pylist() == [moment.replace(microsecond=123_456), None]
+    assert found[("q",)].lower.to_pylist() == found[("q",)].upper.to_pylist() == [Decimal("-1.50"), None]
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.checkpoints.rows import statistics_json
 from airflow_txlog.engine.log.columns import adds_to_table
-from airflow_txlog.engine.table.columns.statistic_columns import TypedColumns
 from airflow_txlog.engine.table.columns.statistics import bounds
+from airflow_txlog.engine.table.columns.typed_columns import TypedColumns
 from airflow_txlog.engine.table.schema.schema import from_arrow
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
