@@ -24,6 +24,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, kept_ids, out_of_order
+from airflow_txlog.datafiles.tasks.in_worker import InWorker
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Step, Task, WriteTask
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
@@ -120,7 +121,7 @@ def through(rows: DataFrame, step: Step, schema: pa.Schema) -> DataFrame:
     """Return the rows that a step makes of `rows`, with the columns of `schema`."""
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
-    return rows.mapInArrow(step, spark_schema(schema))
+    return rows.mapInArrow(InWorker(step), spark_schema(schema))
 
 
 def union_of(frames: Iterable[DataFrame]) -> DataFrame:

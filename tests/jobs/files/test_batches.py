@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from airflow_txlog.jobs.files.frames import (
     ROWS_SETTING,
     collect_narrow,
     of_narrow_rows,
+    through,
 )
 from tests.helpers.jobs import run
 
@@ -100,3 +102,15 @@ def test_a_query_with_a_wide_row_is_written_once(
     rows = Table.open(str(tmp_path / "t")).to_arrow().sort_by("id")
     assert [len(text) for text in rows["text"].to_pylist()] == [1_000_000 if id == 7 else 1 for id in range(10)]
     assert any("a row has more than" in line for line in logged) == (not spark_conf)
+
+
+def _frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"objects": pa.array([gc.get_freeze_count()], pa.int64())})
+
+
+def test_the_garbage_collection_after_a_task_passes_over_what_its_worker_has_loaded(spark: SparkSession) -> None:
+    here = gc.get_freeze_count()
+    frame = through(spark.range(0, 2, 1, 2), _frozen, pa.schema([("objects", pa.int64())]))
+    assert min(frame.toArrow().column("objects").to_pylist()) > 10_000
+    assert gc.get_freeze_count() == here
