@@ -40,7 +40,7 @@ from airflow_txlog.jobs.operations.merge.clause_sql import (
     image_sql,
 )
 from airflow_txlog.jobs.operations.merge.clauses import Clause, Clauses
-from airflow_txlog.jobs.operations.merge.keys import MATCHING, PairColumns, join_hint, key_filter
+from airflow_txlog.jobs.operations.merge.keys import MATCHING, PairColumns, join_hint, key_filter, source_column
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
 from airflow_txlog.jobs.source.frames import frame_of, schema_of, unmatched_rows
 from airflow_txlog.jobs.source.handed_out import HandedOut, beside_source
@@ -272,6 +272,12 @@ def judge_merge(
     keeps_members: bool,
 ) -> JudgedMerge:
     """Have Spark accept ON, the clauses and the table's rules. Raises as `SqlGate.condition` and `check_clauses` do."""
+    pair = PairColumns(
+        target=snapshot.delta_schema,
+        source=source.columns,
+        target_alias=merge.target_alias,
+        source_alias=merge.source_alias,
+    )
     sides = _sides(
         context,
         gate,
@@ -281,6 +287,7 @@ def judge_merge(
         merge.source_alias,
         may_lack_columns=merge.schema_evolution,
         keeps_members=keeps_members,
+        named_column=lambda text: source_column(text, pair),
     )
     gate.condition(merge.on, sides.pair)
     clauses = check_clauses(gate, sides, merge.clauses)
@@ -299,7 +306,7 @@ def _sides(
     target_alias: str,
     source: StructType,
     source_alias: str,
-    **more: bool,
+    **more: Any,
 ) -> Sides:
     rules = accepted_rules(context, snapshot.metadata)
     return Sides(

@@ -6,7 +6,7 @@ assigned value has passed the gate and has, or is cast to, the column's type. So
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,7 +29,8 @@ class Sides:
     """The two sides of a merge: schemas, aliases, and the empty views on which texts are checked.
 
     `may_lack_columns`: the job evolves the schema, so `*` keeps columns and members that the source lacks.
-    `keeps_members`: an update that names its columns keeps such members too.
+    `keeps_members`: an update that names its columns keeps such members too. `named_column` returns the column that a
+    text of a source row names; None if the text is more, or could mean something else.
     """
 
     target: StructType
@@ -43,6 +44,7 @@ class Sides:
     rules: Rules
     may_lack_columns: bool = False
     keeps_members: bool = False
+    named_column: Callable[[str], str | None] = lambda text: None
 
     def lacking(self, *, is_insert: bool, is_star: bool) -> Lacking:
         """Return the treatment of a struct's member that the table has and an assigned value lacks.
@@ -211,7 +213,9 @@ def _named_columns(
             if not is_insert or field.name not in sides.rules.table.identities:
                 values[field.name] = sides.rules.default_sql(field.name)
             continue
-        found = gate.value(text, relation)
+        named = None if relation == sides.target_alone else sides.named_column(text)
+        # Most values of an insert are such columns, and Spark would analyse each text twice.
+        found = gate.value(text, relation) if named is None else sides.source[named].dataType
         if not can_store(found, field.dataType, ansi=sides.ansi, lacking=lacking):
             problems.append(f"{_problem(field, found, lacking)} (in {text!r})")
         types.append(StructField(field.name, found))
