@@ -192,6 +192,14 @@ HEAVY = {
     "ours_peak_mb.worker": "largest Python worker, MB",
     "ours_peak_mb.jvm": "JVM, MB",
 }
+GROWTH_LINEITEM = {
+    "case": "case",
+    "million_rows": "million rows",
+    "mb": "MB",
+    "ours_s": "ours, s",
+    "ours_cpu_s": "ours, CPU s",
+    "cpu_ns_per_byte": "CPU ns/byte",
+}
 MEMORY = {"case": "case", "ours_mb": "ours, MB", "peer_mb": "deltalake, MB", "ratio": "of deltalake"}
 TASK = {
     "case": "case",
@@ -217,7 +225,10 @@ def main(files: list[Path]) -> None:
     for workers in (1, 2):
         if found := compared(lines, workers):
             put(f"workers-{workers}", table(found))
-    if grown := growth(lines):
+    of_lineitem = [line for line in lines if str(line["case"]).startswith("growth-tpch-")]
+    if of_lineitem:
+        put("growth-tpch", plain_table(of_lineitem, GROWTH_LINEITEM))
+    if grown := growth([line for line in lines if line not in of_lineitem]):
         put("growth", growth_table(grown))
         GROWTH.write_text(growth_chart(grown))
     for name, columns in (("heavy", HEAVY), ("memory", MEMORY), ("task", TASK)):

@@ -93,8 +93,8 @@ HEAVY_CASES = (
     "heavy-merge",
 )
 HEAVY = "heavy"
-# Ours alone, on tables of growing size; run where it is asked for.
-GROWTH = "growth"
+# Ours alone, on tables of growing size; run where they are asked for.
+GROWTH, GROWTH_LINEITEM = "growth", "growth-tpch"
 # Ours alone too: an erasure and its verification.
 ERASURE = "erasure"
 OPEN_FILES = 300_000
@@ -191,6 +191,12 @@ class Bench:
             from tests.benchmarks.heavy_cases import measure_heavy
 
             return measure_heavy(case, self.folder, rounds=self.rounds, scale=self.scale)
+        if case == GROWTH_LINEITEM:
+            from tests.benchmarks.growth_cases import measure_lineitem
+
+            if generator() is None:
+                return _skipped(case, NO_GENERATOR)
+            return list(measure_lineitem(self.folder, self.run_spec, rounds=self.rounds, scale=self.scale))
         if case == GROWTH:
             from tests.benchmarks.growth_cases import measure_growth
 
@@ -632,7 +638,10 @@ def main() -> None:
     spare_memory()
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "--cases", nargs="+", choices=[*CASES, HEAVY, *HEAVY_CASES, GROWTH, ERASURE], default=list(CASES)
+        "--cases",
+        nargs="+",
+        choices=[*CASES, HEAVY, *HEAVY_CASES, GROWTH, GROWTH_LINEITEM, ERASURE],
+        default=list(CASES),
     )
     parser.add_argument("--scale", type=float, default=1.0, help="1 is the full size; 0.1 a tenth of the rows")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds after the warm-up; 0 for it alone")
