@@ -105,10 +105,12 @@ def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any
     members = _members(inner)
     if len(members) > 1:
         found = next((member for member in members if _fits(member, value)), None)
-        want(place, found is not None, expectation(kind), value, is_shown=_is_shown(kind))
+        if found is None:
+            raise _unfit(place, kind, value)
         return read(found, value, place, change)
     result = _single(inner, kind, value, place, change)
-    want(place, "holds" not in extra or extra["holds"](result), expectation(kind), value, is_shown=_is_shown(kind))
+    if "holds" in extra and not extra["holds"](result):
+        raise _unfit(place, kind, value)
     return change(result, extra["sees"]) if change is not None and "sees" in extra else result
 
 
@@ -147,7 +149,7 @@ def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         # Its message may show the value.
-        raise invalid(place, expectation(kind), value, is_shown=_is_shown(kind)) from None
+        raise _unfit(place, kind, value) from None
 
 
 def _part(cls: type[Part], value: Any, place: str, change: Change | None) -> Part:
@@ -247,6 +249,11 @@ def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> 
     if is_shown and isinstance(found, str):
         text = repr(shown(found))
     return InvalidJobSpec(f"Job description: {name} must be {expected}; found {text}.", argument=name)
+
+
+def _unfit(place: str, kind: Any, value: Any) -> InvalidJobSpec:
+    """Return the error for a value that a field of this type does not hold."""
+    return invalid(place, expectation(kind), value, is_shown=_is_shown(kind))
 
 
 def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:

@@ -255,7 +255,7 @@ def _check_decimals(field: pa.Field, column: pa.Array) -> None:
     for leaf in leaves(column):
         if not pa.types.is_decimal128(leaf.type):
             continue
-        bounds = pc.min_max(leaf.cast(pa.decimal256(76, leaf.type.scale)))
+        bounds = pc.min_max(leaf)
         for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
             if bound is not None and len(bound.as_tuple().digits) > leaf.type.precision:
                 raise ColumnMismatch(field.name, leaf.type, field.type, "a value has more digits")

@@ -87,10 +87,12 @@ def fix_current_time(spec: JobSpec, current_time: CurrentTime) -> FixedTexts:
             used.update(sql_text(replaced).parameters)
         return replaced
 
-    operation = spec.operation.with_texts(fixed)
+    for _, text, sees in spec.operation.texts():
+        fixed(text, sees)
     names = sorted(used & {NOW, TODAY, WALL})
     if not names:
         return FixedTexts(operation=spec.operation, parameters=parameters)
+    operation = spec.operation.with_texts(fixed)
     values = current_time.values()
     parameters = parameters | {name: values[name] for name in names}
     return FixedTexts(operation=operation, parameters=parameters, bare=frozenset(bare))
