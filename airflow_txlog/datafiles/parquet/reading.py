@@ -86,7 +86,7 @@ class DataFile:
 def open_data_file(
     file: DataFile,
     *,
-    dictionaries: Callable[[pq.ParquetFile], list[str]] | None = None,
+    dictionaries: Callable[[OpenParquet], list[str]] | None = None,
     reads_all: bool = False,
     is_read_again: bool = False,
 ) -> Iterator[OpenParquet]:
@@ -128,11 +128,12 @@ def open_data_file(
         with _reading(file):
             parquet = OpenParquet(source, **options)
             # An encrypted footer is authenticated: a process that has the key wrote it.
-            text_bytes = check_footer(source, parquet) if file.key is None else {}
+            parquet.source, parquet.text_bytes = source, check_footer(source, parquet) if file.key is None else {}
             names = [] if dictionaries is None else dictionaries(parquet)
             if names:
-                parquet = OpenParquet(source, metadata=parquet.metadata, read_dictionary=names, **options)
-            parquet.source, parquet.text_bytes = source, text_bytes
+                first = parquet
+                parquet = OpenParquet(source, metadata=first.metadata, read_dictionary=names, **options)
+                parquet.source, parquet.text_bytes = source, first.text_bytes
         if file.num_records is not None and parquet.metadata.num_rows != file.num_records:
             raise _corrupt(
                 file,

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, kept_by_both
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
-from airflow_txlog.datafiles.parquet.decoded_sizes import has_dictionary, spelled_out
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, has_dictionary, spelled_out
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, VARIANT, FileFields, ParquetFormat, is_variant
 from airflow_txlog.datafiles.parquet.reading import (
@@ -41,6 +41,9 @@ _DICTIONARY_BYTES = 1024 * 1024 + 32 * 1024
 _MOST_INDEX_BITS, _OTHER_BITS = 18, 2
 # The bytes of a value, and the size of a chunk whose dictionary costs nothing worth sparing.
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_LENGTH_BYTES = 4
+# Of the plain values: a chunk with a dictionary that is larger gains nothing, once both are compressed.
+_LARGEST_PART = 0.75
 _SMALL_CHUNK_BYTES = 64 * 1024
 # Spark and everything else in Java, Arrow, and delta-rs: each looks a value up before it numbers it.
 _DISTINCT_WRITERS = ("parquet-mr", "parquet-cpp", "parquet-rs")
@@ -109,20 +112,23 @@ def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
     )
 
 
-def copy_options(parquet: pq.ParquetFile, wanted: ParquetFormat = DEFAULT_FORMAT) -> dict[str, Any]:
+def copy_options(parquet: OpenParquet, wanted: ParquetFormat = DEFAULT_FORMAT) -> dict[str, Any]:
     """Return options of `ParquetWriter` that follow the source: codecs unless `wanted` names one, dictionaries that
     were not given up, decimals as integers."""
     metadata = parquet.metadata
-    dictionaries: set[str] = set()
+    rows_with = Counter[str]()
     codecs: dict[str, str] = {}
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(index)
             codecs.setdefault(chunk.path_in_schema, chunk.compression)
-            if holds_dictionary(chunk) and not _gains_nothing(chunk, parquet.schema.column(index).length):
-                dictionaries.add(chunk.path_in_schema)
+            rows_with[chunk.path_in_schema] += chunk.num_values * (
+                1 if _keeps_dictionary(parquet, group, index) else -1
+            )
+    # The writer takes one choice for all row groups.
+    dictionaries = sorted(path for path, rows in rows_with.items() if rows > 0)
     return {
-        "use_dictionary": sorted(dictionaries) if metadata.num_row_groups else True,
+        "use_dictionary": dictionaries if metadata.num_row_groups else True,
         **wanted.options(_compression(codecs)),
         "store_decimal_as_integer": _has_integer_decimals(parquet),
     }
@@ -161,21 +167,27 @@ def holds_dictionary(chunk: Any) -> bool:
     return bool(fits) and has_dictionary(chunk)
 
 
-def _gains_nothing(chunk: Any, length: int) -> bool:
-    """Return whether the values of a chunk with a dictionary would take no more space without it.
+def _keeps_dictionary(parquet: OpenParquet, group: int, index: int) -> bool:
+    """Return whether a column chunk has a dictionary that its writer did not give up, and that makes it smaller.
 
-    Nearly every value of such a chunk is in the dictionary, and to look each of them up takes most of the time that it
-    takes to write it. `length` is that of a value of the type FIXED_LEN_BYTE_ARRAY.
+    To look each value up takes most of the time that it takes to write the chunk, which is wasted if the dictionary
+    holds nearly every value. Texts are judged only if the footer counts their bytes.
     """
-    width = length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(chunk.physical_type)
-    if width is None or chunk.total_uncompressed_size < _SMALL_CHUNK_BYTES:
+    chunk = parquet.metadata.row_group(group).column(index)
+    if not holds_dictionary(chunk):
         return False
+    kind = chunk.physical_type
+    width = parquet.schema.column(index).length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind)
+    text_bytes = parquet.text_bytes.get((group, index), 0)
+    if (width is None and not text_bytes) or chunk.total_uncompressed_size < _SMALL_CHUNK_BYTES:
+        return True
     known = chunk.statistics
     nulls = known.null_count if known is not None and known.has_null_count else 0
-    return bool(chunk.total_uncompressed_size >= (chunk.num_values - nulls) * width)
+    plain_bytes = (chunk.num_values - nulls) * (width or _LENGTH_BYTES) + text_bytes
+    return bool(chunk.total_uncompressed_size < _LARGEST_PART * plain_bytes)
 
 
-def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:
+def dictionary_columns(parquet: OpenParquet) -> list[str]:
     """Return the top-level columns of an open file that may be read as dictionaries, in the file's order.
 
     A column qualifies if every chunk has a dictionary that its writer did not give up, and the writer puts no value in
@@ -186,7 +198,6 @@ def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:
     if not (metadata.created_by or "").startswith(_DISTINCT_WRITERS):
         return []
     by_path = {parquet.schema.column(index).path: index for index in range(metadata.num_columns)}
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     found = []
     for field in parquet.schema_arrow:
         index = by_path.get(field.name)
@@ -194,7 +205,8 @@ def dictionary_columns(parquet: pq.ParquetFile) -> list[str]:
         # A name with a dot in it may be the path of a member too.
         if index is None or "." in field.name or value not in (pa.string(), pa.binary()):
             continue
-        if groups and all(holds_dictionary(group.column(index)) for group in groups):
+        numbers = range(metadata.num_row_groups)
+        if numbers and all(_keeps_dictionary(parquet, number, index) for number in numbers):
             found.append(field.name)
     return found
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.parquet import rewriting
+from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.rewriting import (
     copy_key_values,
@@ -187,14 +188,28 @@ def test_a_dictionary_that_its_writer_gave_up_is_not_tried_again(tmp_path: Path)
 def test_a_dictionary_is_told_from_one_that_was_given_up_at_its_end(tmp_path: Path, count: int, is_kept: bool) -> None:
     """Its limit is a mebibyte, that of 52,428 of these values."""
     source = tmp_path / "f.parquet"
-    pq.write_table(pa.table({"text": [f"{k:016d}" for k in range(count)]}), source)
-    parquet = pq.ParquetFile(source)
+    pq.write_table(pa.table({"text": [f"{k % count:016d}" for k in range(3 * count)]}), source)
+    parquet = OpenParquet(source)
     assert parquet.metadata.row_group(0).column(0).has_dictionary_page
     assert dictionary_columns(parquet) == (["text"] if is_kept else [])
     assert copy_options(parquet)["use_dictionary"] == (["text"] if is_kept else [])
     target, _ = copy(source, [0])
     assert target is not None
-    assert pq.read_table(target).num_rows == count - 1
+    assert pq.read_table(target).num_rows == 3 * count - 1
+
+
+def test_a_dictionary_that_most_rows_do_without_is_not_made(tmp_path: Path) -> None:
+    """The writer gave it up in the first row group, and not in the small one at the end."""
+    source = tmp_path / "f.parquet"
+    numbers = [n // 2 for n in range(400_000)]
+    with pq.ParquetWriter(source, pa.schema({"id": pa.int64()})) as writer:
+        for part in (numbers, numbers[:20_000]):
+            writer.write_table(pa.table({"id": part}), row_group_size=len(part))
+    with open_for_copy(data_file(source)) as parquet:
+        assert copy_options(parquet)["use_dictionary"] == []
+    copied, _ = copy(source, [0])
+    assert copied is not None
+    assert pq.read_table(copied).equals(pa.table({"id": [*numbers[1:], *numbers[:20_000]]}))
 
 
 TEXTS = pa.table(
@@ -215,6 +230,7 @@ def test_a_dictionary_of_values_that_do_not_repeat_is_not_made_again(tmp_path: P
             "id": once,
             "ratio": pa.array(once, pa.float64()),
             "price": pa.array(once, pa.int64()).cast(pa.decimal128(19, 0)).cast(price),
+            "name": [f"{n:x}" for n in once],
             # Few values, and one that is null in most rows.
             "kind": twenty,
             "rare": [n if n % 100 == 0 else None for n in range(count)],
@@ -224,12 +240,12 @@ def test_a_dictionary_of_values_that_do_not_repeat_is_not_made_again(tmp_path: P
     source = tmp_path / "source.parquet"
     pq.write_table(rows, source, store_schema=False)
     before = pq.read_metadata(source).row_group(0)
-    assert all(before.column(index).has_dictionary_page for index in range(6))
+    assert all(before.column(index).has_dictionary_page for index in range(7))
     written, _ = copy(source, [0])
     assert written is not None
     after = pq.read_metadata(written).row_group(0)
-    assert [after.column(index).has_dictionary_page for index in range(6)] == [False, False, False, True, True, True]
-    assert all(after.column(n).total_uncompressed_size < before.column(n).total_uncompressed_size for n in range(3))
+    assert [after.column(index).has_dictionary_page for index in range(7)] == [*[False] * 4, *[True] * 3]
+    assert all(after.column(n).total_uncompressed_size < before.column(n).total_uncompressed_size for n in range(4))
     assert pq.ParquetFile(written).read().equals(rows.slice(1))
 
 
