@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.attribution import Requests
-from airflow_txlog.engine.erasure.values.forms import key_path
+from airflow_txlog.engine.erasure.values.key_columns import key_path
 from airflow_txlog.errors import InvalidJobSpec, TableError, UnsupportedFeature
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_txlog.contract.job import Details, JobResult
 from airflow_txlog.contract.operations import Delete, Erase, KeyValues, Operation, Optimize
@@ -26,12 +27,14 @@ from airflow_txlog.engine.erasure.object_verdicts import Held, ObjectVerdict
 from airflow_txlog.engine.erasure.readable_versions import ended, readable_versions
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
 from airflow_txlog.engine.erasure.values.forms import Forms
+from airflow_txlog.engine.erasure.values.key_columns import key_path
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
+from airflow_txlog.engine.table.snapshot.scan import read_rows
 from airflow_txlog.engine.upkeep.vacuum_plan import milliseconds
 from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import FixedTexts, JobContext, SavedInputs
@@ -144,7 +147,7 @@ class _Erasure:
 
     def _delete(self, snapshot: Snapshot, forms: Forms) -> Delete:
         """Return the delete of the subjects' rows: by keys, or for a member of a struct and CHAR by a condition."""
-        column, values = self._described.column, forms.key_values.to_pylist()
+        column, values = self._described.column, self._stored_keys(snapshot, forms).to_pylist()
         field = snapshot.delta_schema.find(column)
         # A value of CHAR is stored padded: Spark compares it.
         if field is not None and not field.is_char:
@@ -152,6 +155,15 @@ class _Erasure:
         path = quoted(column) if field is not None else ".".join(quoted(part) for part in column.split("."))
         given = {f"subject_{number}": encode_parameter(value, "subject") for number, value in enumerate(values)}
         return Delete(predicate=f"{path} IN ({', '.join(f':{name}' for name in given)})", parameters=given)
+
+    def _stored_keys(self, snapshot: Snapshot, forms: Forms) -> pa.Array:
+        """Return the values of the key to delete: also the spellings in the table that were not tried."""
+        if not len(forms.normal_forms):
+            return forms.key_values
+        path = [each.name for each in key_path(snapshot, self._described.column)]
+        rows = read_rows(snapshot, None, path[:1]).column(0)
+        stored = pc.unique(pc.struct_field(rows, path[1:]) if path[1:] else rows).drop_null()
+        return pa.concat_arrays([forms.key_values, stored.filter(forms.are_values(stored))]).unique()
 
     def _killed_before(self, snapshot: Snapshot, requests: Requests, lists: Store) -> KilledRuns:
         """Return what earlier runs did for these requests and did not record.

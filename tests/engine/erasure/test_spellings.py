@@ -23,6 +23,7 @@ from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import UnsupportedFeature
+from tests.helpers.byte_search import holding
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append
 
@@ -220,6 +221,59 @@ def test_each_spelling_that_unicode_calls_the_same_text_is_erased_and_found(
     keys = {"column": "email", "values": [given]}
     committed(run(None, "erase", table, keys=keys, writer_hours=0))
     assert table.to_arrow(columns=["email"]).column(0).to_pylist() == ["bob@example.org"]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_in_nfd"),
+    [
+        ("\u00e9\u00e0\u00fc\u00f6\u00e7\u00f1\u00ea\u00e2\u00ee\u00f4@example.org", True),
+        ("\uae40\uac10@example.org", False),
+        ("\u00e9" * 1_001, True),
+    ],
+    ids=["many accents", "Hangul", "long"],
+)
+@pytest.mark.parametrize("column", ["email", "person.email"])
+def test_a_spelling_that_was_not_tried_is_erased_and_found_in_the_key(
+    tmp_path: Path, given: str, is_in_nfd: bool, column: str
+) -> None:
+    nfd = [unicodedata.normalize("NFD", each) for each in given]
+    stored = "".join(
+        part if at % 2 == is_in_nfd else each for at, (each, part) in enumerate(zip(given, nfd, strict=True))
+    )
+    assert stored not in equivalents(given)
+    emails = pa.array([given, stored, "bob@example.org", None])
+    nested = pa.StructArray.from_arrays([emails], ["email"])
+    rows = pa.table({"email": emails} if column == "email" else {"person": nested})
+    table = Table.create(tmp_path / "t", rows.schema)
+    append(table, rows)
+    (verdict,) = (each for each in table.find_traces(column, [given]) if each.path.endswith(".parquet"))
+    assert sum(trace.count for trace in verdict.traces if trace.place.startswith("rows")) == 2
+    committed(run(None, "erase", table, keys={"column": column, "values": [given]}, writer_hours=0))
+    left = table.to_arrow().column(0).combine_chunks()
+    left = left if column == "email" else left.field("email")
+    assert left.to_pylist() == ["bob@example.org", None]
+    assert all(each.passes for each in table.find_traces(column, [given]))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"delta.checkpoint.writeStatsAsStruct": "false"}, {"delta.columnMapping.mode": "name"}],
+    ids=["plain", "mapped"],
+)
+def test_a_spelling_that_was_not_tried_leaves_no_partition(tmp_path: Path, properties: dict[str, str]) -> None:
+    given = "\u00e9\u00e0\u00fc\u00f6\u00e7\u00f1\u00ea\u00e2"
+    nfd = [unicodedata.normalize("NFD", each) for each in given]
+    stored = "".join(part if at % 2 else each for at, (each, part) in enumerate(zip(given, nfd, strict=True)))
+    schema = pa.schema([("email", pa.string()), ("n", pa.int64())])
+    table = Table.create(tmp_path / "t", schema, ["email"], properties)
+    append(table, pa.table({"email": [stored, "bob"], "n": [1, 2]}, schema=schema))
+    table.checkpoint()
+    held = [each.path for each in table.find_traces("email", [given]) if not each.passes]
+    assert any(path.endswith(".checkpoint.parquet") for path in held)
+    committed(run(None, "erase", table, keys={"column": "email", "values": [given]}, writer_hours=0))
+    assert table.to_arrow().column("n").to_pylist() == [2]
+    assert all(each.passes for each in table.find_traces("email", [given]))
+    assert holding(tmp_path, stored) == []
 
 
 def test_equivalent_spellings_are_those_of_the_unicode_database() -> None:

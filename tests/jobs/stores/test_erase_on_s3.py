@@ -44,7 +44,7 @@ def test_an_erasure_drops_the_upload_that_a_killed_writer_left_unfinished() -> N
     table = Table.create(s3.new_folder(), schema, storage_options=s3.options())
     append(table, pa.table({"email": ["bob@example.org"]}, schema=schema))
     file = table.store.open_new("killed.parquet")
-    file.write(SUBJECT.encode() * 700_000)
+    file.write(SUBJECT.encode() * 900_000)
     given = {"keys": {"column": "email", "values": [SUBJECT]}, "storage_options": s3.plain_options()}
     lines: list[str] = []
     assert run(None, "erase", table, writer_hours=24, log=lines.append, **given).error is None

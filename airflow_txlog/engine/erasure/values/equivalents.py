@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from math import prod
 from unicodedata import combining, decomposition, normalize
 
 MOST_SPELLINGS = 64
@@ -19,6 +20,9 @@ MOST_SPELLINGS = 64
 # No other plane has characters that are canonically equivalent to others, except marks of notes and rare scripts.
 _CHARACTERS = (range(0xA0, 0x3400), range(0xF900, 0x1_2000), range(0x2_F800, 0x2_FA20))
 _MOST_MARKS = 3
+# Longer texts would have too many bytes in all spellings.
+_LONGEST_MIXED = 1_000
+_HANGUL = range(0x1100, 0x1200), range(0xAC00, 0xD7A4)
 # The characters of ASCII that another one names: the Kelvin sign, and the Greek question mark and varia.
 _ASCII = frozenset("K;`")
 
@@ -26,11 +30,29 @@ _ASCII = frozenset("K;`")
 def equivalents(text: str) -> set[str]:
     """Return the spellings of a text: NFC, NFD, and the mixed ones, of which at most `MOST_SPELLINGS`."""
     found = {text, normalize("NFC", text), normalize("NFD", text)}
-    if text.isascii() and _ASCII.isdisjoint(text):
+    if _is_plain(text) or len(text) > _LONGEST_MIXED:
         return found
-    parts = [_spellings(part) for part in _parts(normalize("NFD", text))]
-    mixed = map("".join, itertools.product(*parts))
+    mixed = map("".join, itertools.product(*_spelled_parts(text)))
     return found.union(itertools.islice(mixed, MOST_SPELLINGS))
+
+
+def are_all_tried(text: str) -> bool:
+    """Return whether `equivalents` has each spelling of the text."""
+    if _is_plain(text):
+        return True
+    if len(text) > _LONGEST_MIXED or any(ord(each) in codes for each in text for codes in _HANGUL):
+        return False
+    parts = [*_parts(normalize("NFD", text))]
+    has_more = any(len(part) > _MOST_MARKS + 1 for part in parts)
+    return not has_more and prod(map(len, map(_spellings, parts))) <= MOST_SPELLINGS
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and _ASCII.isdisjoint(text)
+
+
+def _spelled_parts(text: str) -> list[list[str]]:
+    return [_spellings(part) for part in _parts(normalize("NFD", text))]
 
 
 def _parts(text: str) -> Iterator[str]:

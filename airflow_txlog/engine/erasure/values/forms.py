@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Self
+from unicodedata import normalize
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.erasure.values.equivalents import equivalents
+from airflow_txlog.engine.erasure.values.equivalents import are_all_tried, equivalents
+from airflow_txlog.engine.erasure.values.key_columns import key_path
 from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
     Beginnings,
@@ -50,10 +52,9 @@ from airflow_txlog.engine.erasure.values.spellings import (
 )
 from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import InvalidInput, UnknownColumn, UnsupportedFeature
-from airflow_txlog.errors.names import did_you_mean, shown_names
+from airflow_txlog.errors import InvalidInput, UnsupportedFeature
 
 _SHORTEST_RARE = 5
 _SHORTEST_PACKED = 11
@@ -171,7 +172,7 @@ class Forms:
         if is_text(kind) and not self.is_key(path):
             named = self._naming(values) if self._common else 0
             return named or len(self._numbers_of_holding(values))
-        count: int = pc.sum(pc.is_in(values, value_set=self._of_type(kind))).as_py() or 0
+        count: int = pc.sum(self.are_values(values) if self.is_key(path) else self._are_forms(values)).as_py() or 0
         if count or self.is_key(path) or not is_bytes(kind):
             return count
         # A variant holds texts among other bytes.
@@ -180,7 +181,24 @@ class Forms:
     def are_values(self, leaf: pa.Array) -> pa.Array:
         """Return for each row of the key whether it is one of the values."""
         values = plain_array(leaf)
+        found = self._are_forms(values)
+        if is_text(values.type) and len(self.normal_forms):
+            normal = pc.utf8_normalize(values, "NFC").cast(pa.string())
+            found = pc.or_(found, pc.is_in(normal, value_set=self.normal_forms))
+        return found
+
+    def _are_forms(self, values: pa.Array) -> pa.Array:
         return pc.is_in(values, value_set=self._of_type(values.type))
+
+    @cached_property
+    def normal_forms(self) -> pa.StringArray:
+        """The values of which not each spelling is among the `texts`, in NFC: a key is compared with them, too."""
+        texts = self.values.to_pylist() if is_text(self.values.type) else []
+        return pa.array([normalize("NFC", text) for text in texts if not are_all_tried(text)], pa.string())
+
+    @cached_property
+    def _normal(self) -> frozenset[str]:
+        return frozenset(self.normal_forms.to_pylist())
 
     def _naming(self, texts: pa.Array) -> int:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
@@ -192,8 +210,8 @@ class Forms:
         return sum(self.in_named_text(text, "") for text in few.drop_null().to_pylist())
 
     def in_entries(self, names: pa.Array, texts: pa.Array) -> int:
-        """Return how many entries of maps, by their names and texts, hold a number, a date or a tiny text."""
-        if not self._common or not (is_text(names.type) and is_text(texts.type)):
+        """Return how many entries of maps, by their names and texts, hold what `in_named_text` finds."""
+        if not (self._common or len(self.normal_forms)) or not (is_text(names.type) and is_text(texts.type)):
             return 0
         own = pc.is_in(pc.utf8_lower(names), value_set=pa.array(sorted(self.names), names.type))
         few = zip(names.filter(own).to_pylist(), texts.filter(own).to_pylist(), strict=True)
@@ -303,7 +321,12 @@ class Forms:
         return found
 
     def in_named_text(self, text: str, key: str) -> bool:
-        """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text."""
+        """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text.
+
+        So does a member that is a value in a spelling which no text is searched for.
+        """
+        if key.lower() in self.names and normalize("NFC", text) in self._normal:
+            return True
         # The groups of an identifier, such as a table's, are no numbers.
         if not self._common or identifier_of(text) is not None:
             return False
@@ -409,35 +432,6 @@ class Forms:
         held = dict(zip([*texts, unquote(path)], self.holding([*texts, unquote(path)]), strict=True))
         of_parts = (any(held[text] or self.in_named_text(text, name) for text, name in part) for part in parts)
         return [*of_parts, held[unquote(path)]]
-
-
-def key_path(snapshot: Snapshot, column: str) -> tuple[StructField, ...]:
-    """Return the fields that lead to the column of subjects, or to a member of a struct.
-
-    Raises UnknownColumn; InvalidInput for a column of nested values; UnsupportedFeature for a collation.
-    """
-    uri, names = snapshot.uri, snapshot.delta_schema.names
-    found = snapshot.delta_schema.find_path((column,)) or snapshot.delta_schema.find_path(tuple(column.split(".")))
-    if found is None:
-        raise UnknownColumn(
-            f"{uri} has no column {column!r}.{did_you_mean(column, names)} It has: {shown_names(names)}.",
-            column=column,
-            columns=names,
-        )
-    if not isinstance(found[-1].type, Primitive | DecimalType):
-        raise InvalidInput(
-            f"{uri}: the column {column!r} is {found[-1].type}. Subjects are found by a column of single values. "
-            "Name such a column, or a member of the struct as `struct.member`."
-        )
-    if found[-1].is_collated:
-        raise UnsupportedFeature(
-            f"{uri}: the column {column!r} has a collation, so that different texts are equal. Subjects are "
-            "compared character by character. Nothing was searched. Name another column.",
-            table=uri,
-            feature="subjects by a column with a collation",
-            needed_to="find subjects",
-        )
-    return found
 
 
 MARK = "(a subject)"
