@@ -1,7 +1,8 @@
-"""The names that a key column had before it was renamed.
+"""The names that a key column had before it was renamed, and the columns that had its name before they were dropped.
 
 A commit names columns as they were called then: a condition on a number counts as the key only if its old name is
-known. The invariant: a commit that cannot be read adds no name, because the search itself does not pass it.
+known. The files still hold a column that was dropped, and versions before that show it. The
+invariant: a commit that cannot be read adds no name, because the search itself does not pass it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ _METADATA = b'"metaData"'
 
 
 def with_former_names(table: DeltaTable, forms: Forms) -> Forms:
-    """Return the forms of a column with the paths that it had in the versions of the log."""
+    """Return the forms of a column with the paths that it, and other columns of its name, had in the versions of the
+    log.
+    """
     logical, physical = tuple(forms.paths)[:2]
     if logical == physical or not forms.need_names:
         return forms
-    found = {
-        ".".join(each.name for each in path)
-        for metadata in _in_log(table)
-        for path in _paths_of(metadata, table.uri)
-        if ".".join(each.physical_name for each in path) == physical
-    }
+    found: set[str] = set()
+    for metadata in _in_log(table):
+        for path in _paths_of(metadata, table.uri):
+            own = ".".join(each.name for each in path), ".".join(each.physical_name for each in path)
+            if own[0].lower() == logical.lower() or own[1] == physical:
+                found.update(own)
     return replace(forms, paths=(*forms.paths, *sorted(found - set(forms.paths))))
 
 

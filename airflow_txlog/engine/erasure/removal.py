@@ -39,6 +39,7 @@ from airflow_txlog.engine.log.paths import Visibility, canonical_paths
 from airflow_txlog.engine.log.segment import look, read_hint
 from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
 from airflow_txlog.engine.table.schema.features import check_maintained_here
+from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.vacuum import vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
@@ -234,8 +235,10 @@ class _Removing:
         """Drop the unfinished uploads of killed writers: no listing shows what they hold."""
         if self._of_others == _EVERY_FILE:
             return
+        # A store's times may be whole seconds.
+        before_ms = self._store.now_ms() - (self._writer_ms or -DAY_MS)
         try:
-            count = self._store.abort_unfinished(self._store.now_ms() - self._writer_ms)
+            count = self._store.abort_unfinished(before_ms)
         except OSError as error:
             self._say(f"unfinished uploads, which no listing shows, were left alone ({type(error).__name__})")
         else:

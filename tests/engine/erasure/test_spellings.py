@@ -190,6 +190,22 @@ def test_a_number_counts_in_a_commit_that_names_the_column_as_it_was_called_then
     assert verdict_of(table, "person", 7312345, commit_name(3)) == "absent"
 
 
+def test_a_number_counts_in_a_dropped_column_that_had_the_name_of_the_key(tmp_path: Path) -> None:
+    table = Table.create(
+        tmp_path / "t",
+        pa.schema([("id", pa.int64()), ("n", pa.int64())]),
+        properties={"delta.columnMapping.mode": "name"},
+    )
+    append(table, pa.table({"id": [7312345, 5], "n": [1, 2]}))
+    committed(run(None, "alter", table, drop_columns=["id"]))
+    committed(run(None, "alter", table, add_columns={"id": "bigint"}))
+    assert Table.open(table.uri).to_arrow(version=1).column("id").to_pylist() == [7312345, 5]
+    run(None, "erase", table, keys={"column": "id", "values": [7312345]}, writer_hours=0)
+    left = [each for each in Table.open(table.uri).find_traces("id", [7312345]) if not each.passes]
+    assert any(each.path.endswith(".snappy.parquet") for each in left)
+    assert not [each for each in Table.open(table.uri).find_traces("id", [7312346]) if not each.passes]
+
+
 @pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])
 def test_a_char_of_endless_length_is_refused(tmp_path: Path, length: str) -> None:
     mark = ("__CHAR_VARCHAR_TYPE_STRING", f"char({length})")
