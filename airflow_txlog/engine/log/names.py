@@ -86,9 +86,8 @@ def version_prefix(version: int) -> str:
 def parse_name(name: str) -> LogFile | None:
     """Parse a base name, or a path relative to the table; None for other files, and in directories below the log."""
     match = _NAME.fullmatch(name.removeprefix(f"{LOG_DIRECTORY}/"))
-    if match is None or int(match["version"]) > MAX_VERSION:
+    if match is None or (version := int(match["version"])) > MAX_VERSION:
         return None
-    version = int(match["version"])
     if match["commit"]:
         return LogFile(kind=LogKind.COMMIT, version=version)
     if match["classic"]:

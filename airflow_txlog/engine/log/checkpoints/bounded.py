@@ -75,7 +75,7 @@ def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: 
     """Yield the rows of these columns, each named by its path or one above it. Raises LimitExceeded."""
     chunks = _chunks(file, columns)
     decoded.claim(_claimed_bytes(file, chunks))
-    texts = [each for each in chunks if each.is_text and each.has_dictionary]
+    texts = [each for each in chunks if each.leaf.is_text and each.has_dictionary]
     if texts:
         decoded.check(_bytes_of_texts(source, file, texts, decoded))
     # One thread: each decoding thread holds additional memory, and two are no faster.
@@ -87,14 +87,14 @@ def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: 
 def _bytes_of_texts(source: Any, file: pq.ParquetFile, texts: Sequence[_Chunk], decoded: Decoded) -> int:
     """Return the decoded size of the texts in dictionaries, or less if it is certainly within the limit."""
     as_dictionaries = pq.ParquetFile(
-        source, metadata=file.metadata, read_dictionary=sorted({each.name for each in texts}), **_options(decoded)
+        source, metadata=file.metadata, read_dictionary=sorted({each.leaf.name for each in texts}), **_options(decoded)
     )
     # Only the data shows how many texts there are in lists and maps.
-    size_bytes = sum(_text_bytes(as_dictionaries, {each.name for each in texts if each.is_repeated}, decoded))
-    flat = [each for each in texts if not each.is_repeated]
+    size_bytes = sum(_text_bytes(as_dictionaries, {each.leaf.name for each in texts if each.leaf.is_repeated}, decoded))
+    flat = [each for each in texts if not each.leaf.is_repeated]
     most = _most_bytes(source, flat)
     if most is None or not decoded.has_room_for(size_bytes + most):
-        size_bytes += sum(_text_bytes(as_dictionaries, {each.name for each in flat}, decoded))
+        size_bytes += sum(_text_bytes(as_dictionaries, {each.leaf.name for each in flat}, decoded))
     return size_bytes
 
 
@@ -127,8 +127,28 @@ def _rows_at_once(chunks: Iterable[_Chunk], decoded: Decoded) -> int:
 
 def _claimed_bytes(file: pq.ParquetFile, chunks: Iterable[_Chunk]) -> int:
     """Return the size of the chunks by the footer, each value of a known width at that width."""
-    total = sum(max(each.chunk.total_uncompressed_size, each.chunk.num_values * each.width) for each in chunks)
+    total = sum(max(each.chunk.total_uncompressed_size, each.chunk.num_values * each.leaf.width) for each in chunks)
     return int(max(total, file.metadata.num_rows * _LEAST_ROW_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column of the schema. `width`: the bytes of a value, 0 if they are not known."""
+
+    name: str
+    is_text: bool
+    is_repeated: bool
+    width: int
+
+    @staticmethod
+    def of(column: Any) -> _Leaf:
+        kind, is_repeated = column.physical_type, bool(column.max_repetition_level)
+        is_text = kind == "BYTE_ARRAY"
+        if kind == "FIXED_LEN_BYTE_ARRAY":
+            width = int(column.length)
+        else:
+            width = _WIDTHS[kind] if is_repeated or not is_text else 0
+        return _Leaf(column.path, is_text, is_repeated, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +156,8 @@ class _Chunk:
     """A column chunk, its column in the schema, and the number of rows of its row group."""
 
     chunk: Any
-    column: Any
+    leaf: _Leaf
     rows: int
-
-    @property
-    def name(self) -> str:
-        return str(self.chunk.path_in_schema)
-
-    @property
-    def is_repeated(self) -> bool:
-        return bool(self.column.max_repetition_level)
-
-    @property
-    def width(self) -> int:
-        """The bytes of a value, 0 if it has no known width."""
-        if self.column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-            return int(self.column.length)
-        return _WIDTHS[self.column.physical_type] if self.is_repeated or not self.is_text else 0
-
-    @property
-    def is_text(self) -> bool:
-        return bool(self.column.physical_type == "BYTE_ARRAY")
 
     @property
     def has_dictionary(self) -> bool:
@@ -167,13 +168,11 @@ class _Chunk:
 def _chunks(file: pq.ParquetFile, columns: Sequence[str]) -> list[_Chunk]:
     """Return the chunks of these columns, and of those below them."""
     prefixes = tuple(f"{name}." for name in columns)
+    schema = file.schema
+    all_columns = map(schema.column, range(len(schema)))
+    leaves = {index: _Leaf.of(each) for index, each in enumerate(all_columns) if f"{each.path}.".startswith(prefixes)}
     groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-    found = (
-        _Chunk(group.column(index), file.schema.column(index), group.num_rows)
-        for group in groups
-        for index in range(group.num_columns)
-    )
-    return [each for each in found if f"{each.name}.".startswith(prefixes)]
+    return [_Chunk(group.column(index), leaf, group.num_rows) for group in groups for index, leaf in leaves.items()]
 
 
 def _decoded_bytes(array: pa.Array) -> int:

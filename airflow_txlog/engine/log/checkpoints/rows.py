@@ -178,7 +178,8 @@ def _opened(source: Any, decoded: Decoded) -> pq.ParquetFile:
 
 def _instants(file: pq.ParquetFile) -> frozenset[str]:
     """Return the members of `add` in INT96, which has no zone; writers store only instants in it."""
-    columns = (file.schema.column(i) for i in range(len(file.schema)))
+    schema = file.schema
+    columns = map(schema.column, range(len(schema)))
     return frozenset(each.path.removeprefix("add.") for each in columns if each.physical_type == "INT96")
 
 
