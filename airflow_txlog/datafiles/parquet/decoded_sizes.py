@@ -41,11 +41,13 @@ class OpenParquet(pq.ParquetFile):  # type: ignore[misc]
     """An open Parquet file, with facts that pyarrow does not show.
 
     `source` is the seekable binary file object that it was opened on. `text_bytes` holds the bytes of the texts of a
-    column chunk, by the numbers of its row group and column, for the chunks whose footer counts them.
+    column chunk, by the numbers of its row group and column, for the chunks whose footer counts them. `dictionaries`
+    are the columns that are read as dictionaries on demand.
     """
 
     source: Any = None
     text_bytes: Mapping[tuple[int, int], int] = {}
+    dictionaries: frozenset[str] = frozenset()
 
     @cached_property
     def schema_arrow(self) -> pa.Schema:

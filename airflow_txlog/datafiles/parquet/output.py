@@ -317,13 +317,14 @@ def without_spare_values(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
     """
     columns = table.columns
     for number in numbers:
-        columns[number] = _compacted(columns[number].unify_dictionaries().chunks)
+        column = columns[number]
+        columns[number] = _compacted((column if column.num_chunks == 1 else column.unify_dictionaries()).chunks)
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
-    indices = pa.concat_arrays([chunk.indices for chunk in chunks])
     dictionary = chunks[0].dictionary
+    indices = chunks[0].indices if len(chunks) == 1 else pa.concat_arrays([chunk.indices for chunk in chunks])
     is_used = occurring(indices, len(dictionary))
     if is_used.false_count:
         numbers = pc.subtract(pc.cumulative_sum(is_used.cast(pa.int32())), pa.scalar(1, pa.int32()))
@@ -331,5 +332,7 @@ def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
         found = numbers.take(indices.fill_null(0)) if len(numbers) else indices
         indices = pc.if_else(indices.is_valid(), found, pa.scalar(None, found.type)) if indices.null_count else found
         dictionary = dictionary.filter(is_used)
+    elif len(chunks) == 1:
+        return chunks[0]
     # Arrow would look at each index again.
     return pa.DictionaryArray.from_arrays(indices, dictionary, safe=False)

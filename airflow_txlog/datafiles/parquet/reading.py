@@ -134,6 +134,7 @@ def open_data_file(
                 first = parquet
                 parquet = OpenParquet(source, metadata=first.metadata, read_dictionary=names, **options)
                 parquet.source, parquet.text_bytes = source, first.text_bytes
+                parquet.dictionaries = frozenset(names)
         if file.num_records is not None and parquet.metadata.num_rows != file.num_records:
             raise _corrupt(
                 file,

@@ -97,12 +97,12 @@ def copy_without(
     return dropped
 
 
-def copy_schema(parquet: pq.ParquetFile, table_schema: pa.Schema) -> pa.Schema:
+def copy_schema(parquet: OpenParquet, table_schema: pa.Schema) -> pa.Schema:
     """Return the Arrow schema of a copy: the file's own, with timestamps as the table has them.
 
     It keeps the dictionaries that `open_for_copy` reads, and field ids. It lacks the footer's key-value metadata.
     """
-    kept = set(dictionary_columns(parquet))
+    kept = parquet.dictionaries
     copied = _copied_fields(list(parquet.schema_arrow), list(table_schema))
     return pa.schema(
         [
