@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
 
-from airflow_txlog.datafiles.deletion_vectors.positions import places_of_different
+from airflow_txlog.datafiles.deletion_vectors.positions import places_of_different, whole
 from airflow_txlog.datafiles.tasks.row_values import ActingClauses, of_source
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RESERVED_PREFIX, ROW_ID_COLUMN, gathered
@@ -115,11 +115,15 @@ def _found(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.Recor
     read = {f"{RESERVED_PREFIX}read{number}": name for number, name in enumerate(named)}
     columns = [*rows.columns[: len(names)], rows.columns[-1], *map(rows.column, read.values())]
     rows = pa.Table.from_arrays(columns, names=[*names, ADDRESS_COLUMN, *read])
-    has_all, held = bool(clauses.unmatched.conditions), keys.combine_chunks().to_batches()
-    places = None
-    if len(names) == len(held) == 1:
-        places = places_of_different(held[0].column(0), _NEAR * (len(keys) + len(rows)))
-    joined = _hashed(keys, rows, names, has_all) if places is None else _placed(*places, held[0], rows, has_all)
+    has_all, places, held = bool(clauses.unmatched.conditions), None, []
+    if len(names) == 1:
+        places = places_of_different(whole(keys.column(0)), _NEAR * (len(keys) + len(rows)))
+    if places is not None:
+        held = keys.combine_chunks().to_batches()
+    if places is not None and len(held) == 1:
+        joined = _placed(*places, held[0], rows, has_all)
+    else:
+        joined = _hashed(keys, rows, names, has_all)
     for found in joined:
         yield from _acted_on(clauses, found.rename_columns([read.get(name, name) for name in found.schema.names]))
 
