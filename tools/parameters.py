@@ -13,6 +13,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ DIRECTIVE = re.compile(r"^::: ([\w.]+)$((?:\n {4,}.*)*)", re.MULTILINE)
 SUMMARIES = re.compile(r"^<!-- summaries -->\n(.*?)^<!-- end of summaries -->$", re.DOTALL | re.MULTILINE)
 WITH_METHODS = ("airflow_txlog.engine.", "airflow_txlog.hooks.")
 """Classes of these packages are listed with their methods. Airflow calls those of the others."""
+MEMBERS = (FunctionType, classmethod, staticmethod, property, cached_property)
 TEMPLATED = re.compile(r"\s*\(templated\)\s*$")
 
 
@@ -172,7 +174,7 @@ def members_of(described: Any, options: str) -> Iterator[tuple[str, Any]]:
     listed = re.search(r"^ +members: \[(.*)\]$", options, re.MULTILINE)
     for name in listed[1].split(", ") if listed else found:
         each = inspect.getattr_static(described, name)
-        if not name.startswith("_") and isinstance(each, property | staticmethod | classmethod | FunctionType):
+        if not name.startswith("_") and isinstance(each, MEMBERS):
             yield f"{described.__name__}.{name}", each
 
 
