@@ -170,7 +170,7 @@ FOUND = {
     "ConcurrentWrite": "troubleshooting/#concurrentwrite",
     # The first words of messages. The page is named if several of its entries have most of the words.
     "s3 lake orders has no _delta_log with a commit": "troubleshooting/",
-    "The rows do not fit the table": "troubleshooting/#schemamismatch",
+    "The rows do not fit the table": "operators/write/#rows-that-fit-the-table",
     "this task would insert 60 rows and min_inserted_rows demands 88": "troubleshooting/#expectationfailed",
     "The delete job was killed (SIGKILL) as happens to a process when memory runs out": "troubleshooting/#joblost",
     "The connection aws_lake (storage_conn_id) gives no credentials": "troubleshooting/#credentialsunavailable",
