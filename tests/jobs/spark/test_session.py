@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark import session
 from airflow_txlog.jobs.spark.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
 from airflow_txlog.jobs.spark.shipping import executor_zip
+from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
@@ -72,6 +74,28 @@ def test_the_jobs_settings_are_put_back(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_as_many_tasks_run_as_there_are_cores(spark: SparkSession) -> None:
     assert default_parallelism(spark) == spark.sparkContext.defaultParallelism
+
+
+_POOL_OF_WORKER = """
+    import pyarrow as pa
+    from airflow_txlog.jobs.spark.session import local_session
+
+    def pool(batches):
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"pool": [pa.default_memory_pool().backend_name]})
+
+    print(local_session({}).range(0, 1, 1, 1).mapInArrow(pool, "pool string").collect()[0][0])
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.long("two Sparks of their own")
+@pytest.mark.parametrize(("chosen", "found"), [("", "jemalloc"), ("system", "system")])
+def test_the_workers_of_our_spark_take_arrows_memory_as_a_job_does(chosen: str, found: str) -> None:
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": chosen}
+    command = [sys.executable, "-c", textwrap.dedent(_POOL_OF_WORKER)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == found
 
 
 # --- the zip --------------------------------------------------------------------------------------------------------
