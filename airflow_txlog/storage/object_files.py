@@ -94,7 +94,9 @@ class Upload:
         self._bucket, self._key, self._repeat, self._if_absent = bucket, key, repeat, if_absent
         self._whole: list[bytes] = []
         """Complete parts that are not being sent yet: at most one after each write."""
-        self._rest, self._size = io.BytesIO(), 0
+        self._rest: list[bytes] = []
+        """The beginning of the next part."""
+        self._rest_bytes = self._size = 0
         self._upload: Any = None
         self._parts: list[Future[Any]] = []
         self._under_way: deque[Future[Any]] = deque()
@@ -106,13 +108,13 @@ class Upload:
         self._size += len(view)
         start = 0
         while start < len(view):
-            end = start + self._bucket.part_bytes - self._rest.tell()
-            self._rest.write(view[start:end])
+            end = min(len(view), start + self._bucket.part_bytes - self._rest_bytes)
+            # Arrow writes bytes, in thousands of pieces, and its buffers may change after the call.
+            self._rest.append(data if type(data) is bytes and end - start == len(view) else bytes(view[start:end]))
+            self._rest_bytes += end - start
             start = end
-            if self._rest.tell() == self._bucket.part_bytes:
-                # `getvalue` of a buffer that is not written to again copies nothing.
-                self._whole.append(self._rest.getvalue())
-                self._rest = io.BytesIO()
+            if self._rest_bytes == self._bucket.part_bytes:
+                self._whole.append(self._taken())
                 # The second one shows that the file is large.
                 while len(self._whole) > 1 or (self._whole and self._upload is not None and self._may_send()):
                     self._send(self._whole.pop(0))
@@ -127,7 +129,7 @@ class Upload:
     def publish(self) -> int | None:
         """Make the object. Returns as `Bucket.put` does. Raises NameTaken if it must be new and the name is taken."""
         made_ms: int | None
-        data = None if self._upload is not None else b"".join([*self._whole, self._rest.getvalue()])
+        data = None if self._upload is not None else b"".join([*self._whole, self._taken()])
         try:
             if data is None:
                 made_ms = self._complete()
@@ -194,13 +196,19 @@ class Upload:
         self._parts.append(sent)
         self._under_way.append(sent)
 
+    def _taken(self) -> bytes:
+        """Return the beginning of the next part, which is no longer kept."""
+        taken = b"".join(self._rest)
+        self._rest, self._rest_bytes = [], 0
+        return taken
+
     def _may_send(self) -> bool:
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft().result()
         return len(self._under_way) < self._bucket.parts_at_once
 
     def _complete(self) -> int | None:
-        for data in filter(None, [*self._whole, self._rest.getvalue()]):
+        for data in filter(None, [*self._whole, self._taken()]):
             self._send(data)
         parts = [each.result() for each in self._parts]
         made_ms: int | None = self._repeat(lambda: self._bucket.complete(self._upload, parts))

@@ -204,7 +204,7 @@ def test_who_pays_is_said_to_google_at_each_request(monkeypatch: pytest.MonkeyPa
     sent: list[str] = []
 
     def request(pool: HTTPConnectionPool, method: str, url: str, body: Any, **more: Any) -> Any:
-        sent.append(f"{url} {body and body.read()}")
+        sent.append(f"{url} {bytes(body.read()) if body else body!r}")
         raise ProtocolError("lost")
 
     monkeypatch.setattr(HTTPConnectionPool, "urlopen", request)
