@@ -7,6 +7,7 @@ with a union is the cleverest plain form we know, and stands in a line of its ow
 
 from __future__ import annotations
 
+import gc
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,8 @@ def run_as_a_runner(spec: JobSpec, spark: SparkSession | None) -> JobResult:
 
     Without a session, the job starts one if it asks for Spark.
     """
+    # As in a job's own process.
+    gc.freeze()
     if spark is None:
         return run_job(spec, None)
     return run_job(spec, None, start=lambda: spark) if is_local(spark) else run_job(spec, spark)
