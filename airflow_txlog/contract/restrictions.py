@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 
 from airflow_txlog.contract.operations import FileView, Operation
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors.names import did_you_mean
 
 RESTRICTED = ("options", "query", "spark_conf")
 """The values of `unrestricted`: the options of file sources, the SQL of a source, the Spark settings."""
@@ -78,6 +79,18 @@ def check_restrictions(operation: Operation, spark_conf: Mapping[str, str], unre
     if "spark_conf" not in unrestricted:
         for name, value in spark_conf.items():
             if not _tunes(name, value):
+                if _TUNES.fullmatch(name):
+                    raise InvalidJobSpec(
+                        f"spark_conf.{name} must be a number, a size such as 2g, a time such as 30s, or true or false. "
+                        "Nothing was read.",
+                        argument=f"spark_conf.{name}",
+                    )
+                if name == "spark.master":
+                    raise InvalidJobSpec(
+                        "spark_conf.spark.master of a task may only be local, such as local[2]. A cluster is named by "
+                        'a connection: runner="submit" or runner="connect", with spark_conn_id. Nothing was read.',
+                        argument=f"spark_conf.{name}",
+                    )
                 raise _refused(
                     f"spark_conf.{name}",
                     "spark_conf",
@@ -95,6 +108,7 @@ def check_restrictions(operation: Operation, spark_conf: Mapping[str, str], unre
                         "options",
                         f"this is no option of Spark's reader of {view.format}, and Spark hands any other on to "
                         "Hadoop as a setting, which may load code",
+                        did_you_mean(name, OPTIONS[view.format]),
                     )
 
 
@@ -104,9 +118,9 @@ def _tunes(name: str, value: str) -> bool:
     return any(re.fullmatch(names, name) and re.fullmatch(values, value) for names, values in _WORDS)
 
 
-def _refused(argument: str, kind: str, why: str) -> InvalidJobSpec:
+def _refused(argument: str, kind: str, why: str, near: str = "") -> InvalidJobSpec:
     return InvalidJobSpec(
-        f"{argument.removeprefix('arguments.')} is refused: {why}. If all of the text is your own, and no template "
-        f'inserts another person\'s text, allow it with unrestricted=["{kind}"]. Nothing was read.',
+        f"{argument.removeprefix('arguments.')} is refused: {why}.{near} If all of the text is your own, and no "
+        f'template inserts another person\'s text, allow it with unrestricted=["{kind}"]. Nothing was read.',
         argument=argument,
     )

@@ -34,7 +34,7 @@ def condition_of(
     `newer_than`: a version, the text of one, an XCom of an operator or sensor, or "None" if none was seen.
     """
     found = {
-        "version": None if version is None else version_number("version", version),
+        "version": None if version is None else _from_zero("version", version),
         "newer_than": None if newer_than is None else _position("newer_than", newer_than),
         "since": None if since is None else _moment("since", since).isoformat(),
         "operation": _texts("operation", operation),
@@ -69,6 +69,13 @@ def version_number(name: str, value: Any) -> int:
         return int(value)
     except (TypeError, ValueError) as e:
         raise InvalidInput(f"{name} must be a version number; found {value!r}.") from e
+
+
+def _from_zero(name: str, value: Any) -> int:
+    number = version_number(name, value)
+    if number < 0:
+        raise InvalidInput(f"{name} must be a version, a number from 0 on; found {number}.")
+    return number
 
 
 def _position(name: str, value: Any) -> dict[str, Any]:

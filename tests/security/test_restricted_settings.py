@@ -204,3 +204,19 @@ def test_a_rendered_setting_is_judged_before_the_job_and_a_connections_is_not(mo
     with pytest.raises(InvalidJobSpec, match=r"spark\.plugins is refused"):
         operator(txlog_conn_id="lake", spark_conf={"spark.plugins": "org.example.Evil"})
     assert "unrestricted" not in CheckpointOperator.template_fields
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"spark.executor.memory": "2 gigs"}, "spark.executor.memory must be a number, a size such as 2g"),
+        ({"spark.master": "spark://m:7077"}, 'A cluster is named by a connection: runner="submit" or'),
+    ],
+)
+def test_a_setting_that_would_tune_with_another_value_is_refused_with_the_value_it_takes(
+    settings: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        job_spec(operation="delete", table_uri="/t", arguments={"predicate": "a = 1"}, spark_conf=settings)
+    assert words in caught.value.message
+    assert "unrestricted" not in caught.value.message

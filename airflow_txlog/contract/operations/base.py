@@ -24,10 +24,18 @@ from airflow_txlog.contract.operations.fields import (
     Share,
     SomeColumnNames,
 )
-from airflow_txlog.contract.operations.reading import Change, Part, Sees, check_names, fields_of, kinds_of, read, want
+from airflow_txlog.contract.operations.reading import (
+    PLACE,
+    Change,
+    Part,
+    Sees,
+    check_names,
+    fields_of,
+    kinds_of,
+    read,
+    want,
+)
 from airflow_txlog.contract.parameters import decode_parameter
-
-_PLACE = "arguments"
 
 _Record = TypeVar("_Record", bound="Operation")
 
@@ -65,7 +73,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         for name, kind in kinds_of(type(self)).items():
-            msgspec.structs.force_setattr(self, name, read(kind, getattr(self, name), f"{_PLACE}.{name}"))
+            msgspec.structs.force_setattr(self, name, read(kind, getattr(self, name), f"{PLACE}.{name}"))
         self.check()
 
     def check(self) -> None:
@@ -144,7 +152,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def parts(self) -> Iterator[tuple[str, Part]]:
         """Yield every record inside this one with its dotted name."""
         for name in self.__struct_fields__:
-            yield from _parts(getattr(self, name), f"{_PLACE}.{name}")
+            yield from _parts(getattr(self, name), f"{PLACE}.{name}")
 
 
 _KIND = ""
@@ -368,6 +376,6 @@ def operation_named(name: Any) -> type[Operation]:
 
 def read_operation(cls: type[_Record], arguments: Any) -> _Record:
     """Return the operation with these arguments, rendered or from the wire. Raises InvalidJobSpec by argument."""
-    want(_PLACE, isinstance(arguments, Mapping), "a mapping", arguments)
-    check_names(cls, arguments, _PLACE, cls.name)
+    want(PLACE, isinstance(arguments, Mapping), "its arguments in a mapping", arguments)
+    check_names(cls, arguments, PLACE, cls.name)
     return cls(**arguments)

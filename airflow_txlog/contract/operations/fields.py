@@ -49,7 +49,7 @@ ColumnNames = Annotated[tuple[Text, ...], Meta(description="a list of column nam
 Names = Annotated[tuple[Text, ...], Meta(description="a list of names")]
 SomeColumnNames = Annotated[tuple[Text, ...], Meta(min_length=1, description="a non-empty list of column names")]
 TextMap = Annotated[dict[str, str], Meta(description="a mapping of text to text")]
-Hours = Annotated[float, Meta(ge=0, description="hours from 0 on", extra={"holds": math.isfinite})]
+Hours = Annotated[float, Meta(ge=0, description="a number of hours from 0 on", extra={"holds": math.isfinite})]
 Minutes = Annotated[float, Meta(gt=0, description="minutes above 0", extra={"holds": math.isfinite})]
 Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1", extra={"holds": math.isfinite})]
 Bytes = Annotated[int, Meta(gt=0, description="a whole number of bytes above 0")]

@@ -23,8 +23,12 @@ import msgspec
 from msgspec import UNSET
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.locations import can_name_a_file, shown
 from airflow_txlog.sql.lexer import has_half_of_a_character
+
+PLACE = "arguments"
+"""Where a description of a job has the fields of its operation's record."""
 
 
 class Sees(enum.Enum):
@@ -179,6 +183,8 @@ def expectation(kind: Any) -> str:
         if type(None) in members:
             text += ", or null" if " or " in text else " or null"
         return text
+    if inner is str:
+        return "a text"
     return "a mapping" if isinstance(inner, type) and issubclass(inner, Part) else "of another type"
 
 
@@ -242,13 +248,10 @@ def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> 
 
     UNSET is not described. `is_shown`: a text is the name of a place or of a choice.
     """
-    if found is UNSET:
-        return InvalidJobSpec(f"Job description: {name} must be {expected}.", argument=name)
-    is_small = isinstance(found, bool | int) and -(2**63) <= found < 2**63
-    text = repr(found) if found is None or is_small else type(found).__name__
-    if is_shown and isinstance(found, str):
-        text = repr(shown(found))
-    return InvalidJobSpec(f"Job description: {name} must be {expected}; found {text}.", argument=name)
+    if name == PLACE:
+        return InvalidJobSpec(f"The operation needs {expected}. Nothing was read.", argument=name)
+    text = "" if found is UNSET else f"; found {_found(found, is_shown=is_shown)}"
+    return InvalidJobSpec(f"{_as_given(name)} must be {expected}{text}. Nothing was read.", argument=name)
 
 
 def _unfit(place: str, kind: Any, value: Any) -> InvalidJobSpec:
@@ -258,12 +261,32 @@ def _unfit(place: str, kind: Any, value: Any) -> InvalidJobSpec:
 
 def unknown(name: str, known: Iterable[str]) -> InvalidJobSpec:
     """Return the error for a name that means nothing there."""
-    return InvalidJobSpec(f"Job description: {name} is unknown; known here: {sorted(known)}.", argument=name)
+    near = did_you_mean(name.rpartition(".")[2], list(known))
+    return InvalidJobSpec(
+        f"{_as_given(name)} is unknown.{near} Known here: {', '.join(sorted(known))}. Nothing was read.", argument=name
+    )
 
 
 def missing(name: str, needed_by: str) -> InvalidJobSpec:
     """Return the error for a name that is missing."""
-    return InvalidJobSpec(f"Job description: {name} is missing; {needed_by} needs it.", argument=name)
+    return InvalidJobSpec(
+        f"{_as_given(name)} is missing; {_as_given(needed_by)} needs it. Nothing was read.", argument=name
+    )
+
+
+def _as_given(place: str) -> str:
+    """Return the place of a field as an operator's author writes it: its arguments are the record's fields."""
+    return place.removeprefix(f"{PLACE}.")
+
+
+def _found(value: Any, *, is_shown: bool) -> str:
+    if isinstance(value, str):
+        return repr(shown(value)) if is_shown else "a text" if value.strip() else "an empty text"
+    if isinstance(value, list | tuple | dict):
+        kind = "mapping" if isinstance(value, dict) else "list"
+        return f"a {kind}" if value else f"an empty {kind}"
+    is_small = isinstance(value, bool | int) and -(2**63) <= value < 2**63
+    return repr(value) if value is None or is_small else type(value).__name__
 
 
 def plain(name: str, value: Any) -> None:

@@ -363,7 +363,7 @@ class Optimize(ScopedOperation, frozen=True, kw_only=True, tag="optimize"):
     def check(self) -> None:
         if self.zorder_by and self.purge:
             raise InvalidJobSpec(
-                "Job description: zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
+                "zorder_by and purge exclude each other: a purge rewrites the files that have deleted "
                 "rows and no others, a Z-order all of them (and purges them by the way). Nothing was read.",
                 argument="arguments.purge",
             )

@@ -29,7 +29,7 @@ from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.schema import schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructType
-from airflow_txlog.errors import UnsupportedFeature
+from airflow_txlog.errors import InvalidJobSpec, UnsupportedFeature
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import bins_for, plan_files, plan_of, sent_bins
 from airflow_txlog.jobs.files.stage import Staged, input_layout, load
@@ -163,6 +163,12 @@ def first_row_wanted(context: JobContext, columns: StructType) -> FirstRow | Non
         return None
     ordered, root = list(map(_direction_of, operation.deduplicate_order_by or ())), context.root
     keys = check_compared("deduplicate_by", operation.deduplicate_by, columns, root, _NEEDED_TO)
+    for name, _ in ordered:
+        if " " in name and columns.find(name) is None and columns.find(name.split()[0]) is not None:
+            raise InvalidJobSpec(
+                f"deduplicate_order_by must be columns, each with ASC or DESC; found {name!r}. Nothing was changed.",
+                argument="deduplicate_order_by",
+            )
     names = check_compared("deduplicate_order_by", [name for name, _ in ordered], columns, root, _NEEDED_TO)
     order: dict[str, str] = {}
     for name, (_, direction) in zip(names, ordered, strict=True):

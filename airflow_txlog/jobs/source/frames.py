@@ -67,7 +67,7 @@ from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
 from airflow_txlog.jobs.source.strict_values import StrictColumns, given_columns, strict_columns, text_options
 from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
 from airflow_txlog.jobs.source.view_rows import rows_of_view
-from airflow_txlog.jobs.spark.causes import condition_of, describe
+from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe
 from airflow_txlog.jobs.spark.session import is_classic, names_this_disk
 from airflow_txlog.jobs.sql.columns import check_source_names
 from airflow_txlog.jobs.sql.expectations import expectations_of
@@ -213,7 +213,14 @@ def _view(
             return _read_here(context, files_in_store(context, view, argument))
         return _on_disk(context, view, argument, reads_all=reads_all)
     except PySparkException as error:
-        refusal = SourceNotFound if condition_of(error) in NO_FILES else InvalidJobSpec
+        condition = condition_of(error) or ""
+        if view.schema is not None and condition.startswith(("PARSE", "UNSUPPORTED_DATATYPE")):
+            raise InvalidJobSpec(
+                f"{argument}.schema {view.schema!r} is no list of columns: {analysis_text(error)}. Nothing was read. "
+                'Write names with types, such as "id BIGINT, day DATE".',
+                argument=f"{argument}.schema",
+            ) from error
+        refusal = SourceNotFound if condition in NO_FILES else InvalidJobSpec
         raise refusal(
             f"{argument}: Spark cannot read {view.format} at {', '.join(view.paths)}: {describe(error)}. Nothing was "
             "changed.",

@@ -92,6 +92,9 @@ _ADVICE = {
         " The disk is full: that of the named file, or without one the disk of spark.local.dir, for what is shuffled "
         "and does not fit into memory. Free space on it, or enlarge it: a VACUUM deletes a table's old files."
     ),
+    ("is not a Parquet file",): (
+        " Name the format of the source's files (format=…), or leave this file out of its path."
+    ),
     ("maxResultSize",): " More came back to the driver than spark.driver.maxResultSize allows: raise it.",
     (
         *("OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "CANNOT_ACQUIRE_MEMORY", "Java heap space"),

@@ -215,7 +215,11 @@ def _change_settings(spark: SparkSession, values: Mapping[str, str | None]) -> N
         if condition_of(error) != "INVALID_CONF_VALUE.TIME_ZONE":
             raise
         zone = values.get("spark.sql.session.timeZone")
-        raise InvalidJobSpec(f"time_zone: Spark knows no time zone {zone!r}.", argument="time_zone") from error
+        raise InvalidJobSpec(
+            f"time_zone: Spark knows no time zone {zone!r}. Write a region such as Europe/Berlin, UTC, or an offset "
+            "such as +02:00. Nothing was read.",
+            argument="time_zone",
+        ) from error
 
 
 def _start(conf: Mapping[str, str]) -> SparkSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -234,7 +235,7 @@ class ErasureOperator(ManyJobsOperator):
             return super()._spec(table_uri, hook)
         except InvalidJobSpec as error:
             # The author knows the keys of the job by another name.
-            message = error.message.replace("arguments.keys", "subjects")
+            message = re.sub(r"\bkeys(?=\.| must| is)", "subjects", error.message)
             raise InvalidJobSpec(message, argument=error.facts.get("argument")) from error
 
     def spec_for(self, context: Mapping[str, Any], operation: Operation, table_uri: str) -> JobSpec:

@@ -145,9 +145,9 @@ def test_a_record_knows_its_sql_texts_and_what_they_may_name(
 def test_a_record_made_in_python_is_held_to_the_same_rules_and_equals_that_from_json() -> None:
     made = Delete(predicate="id = 1", parameters={"id": 1})
     assert made == job_spec(operation="delete", arguments=made.arguments(), table_uri="/t").operation
-    with pytest.raises(InvalidJobSpec, match=r"arguments\.predicate must be a non-empty text or null; found str"):
+    with pytest.raises(InvalidJobSpec, match="predicate must be a non-empty text or null; found an empty text"):
         Delete(predicate=" ")
-    with pytest.raises(InvalidJobSpec, match=r"arguments\.keys"):
+    with pytest.raises(InvalidJobSpec, match="keys"):
         Delete(predicate=None, keys=QuerySource(sql="SELECT 1"))  # type: ignore[arg-type]
     assert kinds_of(UpdateClause).keys() == {"when", "then", "condition", "set"}
 
@@ -210,7 +210,7 @@ def test_an_operation_is_its_record_its_job_and_its_operator(stamp_is_known: typ
     result = run_job(spec, None)
     assert (result.status, result.operation) == ("committed", "stamp"), result.error
     assert "-> version 1; 3 rows stamped; " in summary_lines(result, 0.0)[0]
-    with pytest.raises(InvalidJobSpec, match=r"arguments\.text is missing; stamp needs it"):
+    with pytest.raises(InvalidJobSpec, match="text is missing; stamp needs it"):
         job_spec(operation="stamp", table_uri="/t")
 
 

@@ -137,7 +137,7 @@ def test_without_an_order_one_row_of_each_key_is_used(tmp_path: Path) -> None:
     ("more", "type_", "said"),
     [
         ({"deduplicate_by": ["gone"]}, "UnknownColumn", "no column 'gone', which deduplicate_by names"),
-        ({"deduplicate_by": ["k"], "deduplicate_order_by": ["n up"]}, "UnknownColumn", "no column 'n up'"),
+        ({"deduplicate_by": ["k"], "deduplicate_order_by": ["n up"]}, "InvalidJobSpec", "ASC or DESC; found 'n up'"),
         ({"deduplicate_by": ["f"]}, "UnsupportedFeature", "deduplicate_by names the column 'f'"),
         ({"deduplicate_by": ["k"], "deduplicate_order_by": ["F DESC"]}, "UnsupportedFeature", "deduplicate_order_by"),
     ],

@@ -85,6 +85,28 @@ def test_the_first_line_names_the_cause_of_a_failure_of_spark(tmp_path: Path, sp
     assert "score: the table has no such column" in first_line(table, {"sql": "SELECT 1L AS id, 2 AS score"})
 
 
+def test_a_mistake_in_the_author_s_own_text_is_shown_at_its_place_in_it(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    (tmp_path / "a.csv").write_text("1,a\n")
+
+    def message(source: dict[str, Any], **more: Any) -> str:
+        return str(error_of(run(spark, "write", table, source=source, **more))["message"])
+
+    for sql, words in {
+        "SELECT 1 AS id\nFORM x": "Syntax error at or near 'FORM' (line 2, pos 0). Nothing",
+        "SELECT 1 AS id FROM": "Syntax error at or near end of input (line 1, pos 19). Nothing",
+        "SELECT 1 AS id;": "it ends with ;: leave that out. Nothing",
+        "DROP TABLE t": "it is a statement, and a source needs a SELECT. Nothing",
+    }.items():
+        assert words in message({"sql": sql})
+        assert "PARSE" not in message({"sql": sql})
+    assert "(line 1, pos " in message({"sql": "SELECT 1 AS id WHERE 1 = :x FORM y"}, parameters={"x": 1})
+    for schema, words in {"id BIGNT": '"BIGNT"', "id, name": "Syntax error at or near"}.items():
+        found = message({"format": "csv", "path": str(tmp_path / "a.csv"), "schema": schema, "options": {}})
+        assert f"source.schema {schema!r} is no list of columns: " in found
+        assert words in found
+
+
 def test_a_failure_of_the_system_is_not_blamed_on_spark_and_says_what_to_do() -> None:
     for number, words in {
         errno.ENOTDIR: "Not a directory: '/lake/t'. A file lies where the table's folder",
