@@ -136,10 +136,7 @@ class Columns:
             if column.default is not None and parent:
                 self._refuse((*above, last), "have a default: only whole columns have one")
             if not parent and self.schema.find(last) is not None:
-                raise SchemaMismatch(
-                    f"there is a column {last!r} already. Leave it out of add_columns, or choose another name",
-                    columns=[last],
-                )
+                self._refuse((last,), "be added: the table has one of this name already")
             field = StructField(last, self._type(column.type, name), True, _metadata_of(column))
             if column.default is not None and not _may_be(column.default, field.type):
                 self._refuse((last,), f"have the default {column.default}: it is no constant of the type {field.type}")
