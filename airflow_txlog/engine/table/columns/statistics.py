@@ -109,11 +109,9 @@ def _bounds(files: pa.Table, members: Mapping[ColumnPath, tuple[StructField, ...
     distinct = {column.keys: column for column in asked.values() if column.keys}
     read = read_statistics(texts, list(distinct.values()))
     has_vector = only_chunk(pc.is_valid(files.column("deletion_vector")))
-    pythons = None
-    if any(column.type is Primitive.STRING for column in asked.values()):
-        # Python's writers skip row groups without bounds, as of a text longer than 4,096 bytes, and take the bounds of
-        # the others for those of the file.
-        pythons = pc.fill_null(pc.match_substring(texts, PYTHONS_SEPARATOR), False)
+    # Python's writers skip row groups without bounds, as of a text longer than 4,096 bytes, and take the bounds of the
+    # others for those of the file.
+    pythons = _of_python(texts) if any(column.type is Primitive.STRING for column in asked.values()) else None
     found = {}
     for path, column in asked.items():
         lower = upper = pa.nulls(len(texts), arrow_type(column.type))
@@ -132,6 +130,12 @@ def _bounds(files: pa.Table, members: Mapping[ColumnPath, tuple[StructField, ...
             may_hold_nan=column.type in (Primitive.FLOAT, Primitive.DOUBLE),
         )
     return found
+
+
+def _of_python(texts: pa.StringArray) -> pa.BooleanArray:
+    # A regular expression leaps from colon to colon, five times as fast; nearly always it finds nothing.
+    has_blank = pc.fill_null(pc.match_substring_regex(texts, ": "), False)
+    return pc.fill_null(pc.match_substring(texts, PYTHONS_SEPARATOR), False) if has_blank.true_count else has_blank
 
 
 def _members(schema: StructType, path: ColumnPath) -> tuple[StructField, ...]:
