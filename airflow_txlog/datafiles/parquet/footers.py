@@ -14,6 +14,7 @@ import hashlib
 import io
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
@@ -43,7 +44,8 @@ def check_footer(source: Any, parquet: pq.ParquetFile) -> Mapping[tuple[int, int
     digest = hashlib.sha256(data).digest()
     known = _checked.get(digest)
     if known is None:
-        known = _check(Compact(data), [parquet.schema.column(index) for index in range(len(parquet.schema))])
+        schema = parquet.schema
+        known = _check(Compact(data), [_Leaf.of(schema.column(index)) for index in range(len(schema))])
         with _lock:
             while len(_checked) >= _MOST_CHECKED:
                 del _checked[next(iter(_checked))]
@@ -58,7 +60,20 @@ _MOST_CHECKED, _MOST_TEXTS = 64, 4_096
 _lock = threading.Lock()
 
 
-def _check(footer: Compact, leaves: list[Any]) -> dict[tuple[int, int], int]:
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column of the schema. Arrow computes each fact anew whenever it is asked."""
+
+    physical_type: str
+    most_levels: dict[int, int]
+    """The highest repetition and definition level, by the field of the histogram of these levels."""
+
+    @staticmethod
+    def of(column: Any) -> _Leaf:
+        return _Leaf(column.physical_type, {2: column.max_repetition_level, 3: column.max_definition_level})
+
+
+def _check(footer: Compact, leaves: list[_Leaf]) -> dict[tuple[int, int], int]:
     text_bytes: dict[tuple[int, int], int] = {}
     try:
         for number, kind in footer.fields():
@@ -84,7 +99,7 @@ def footer_of(source: Any) -> bytes:
     return footer
 
 
-def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, int]]:
+def _check_row_group(footer: Compact, leaves: list[_Leaf]) -> Iterator[tuple[int, int]]:
     """Yield the number of each column whose texts the footer counts, and their bytes."""
     for number, kind in footer.fields():
         if number != COLUMNS:
@@ -101,7 +116,7 @@ def _check_row_group(footer: Compact, leaves: list[Any]) -> Iterator[tuple[int, 
             raise ValueError(f"a row group has {count} or more column chunks, and its schema {len(leaves)} columns")
 
 
-def _check_chunk(footer: Compact, leaf: Any) -> int | None:
+def _check_chunk(footer: Compact, leaf: _Leaf) -> int | None:
     has_metadata, text_bytes = False, None
     for number, kind in footer.fields():
         if number == META_DATA and kind == STRUCT:
@@ -114,7 +129,7 @@ def _check_chunk(footer: Compact, leaf: Any) -> int | None:
     return text_bytes
 
 
-def _check_metadata(footer: Compact, leaf: Any) -> int | None:
+def _check_metadata(footer: Compact, leaf: _Leaf) -> int | None:
     text_bytes = None
     for number, kind in footer.fields():
         if number in (TYPE, _CODEC) and kind != I32:
@@ -136,13 +151,11 @@ def _check_metadata(footer: Compact, leaf: Any) -> int | None:
     return text_bytes
 
 
-def _check_size_statistics(footer: Compact, leaf: Any) -> int | None:
+def _check_size_statistics(footer: Compact, leaf: _Leaf) -> int | None:
     text_bytes = None
-    levels = {2: leaf.max_repetition_level, 3: leaf.max_definition_level}
     for number, kind in footer.fields():
-        if number in levels:
-            count = sum(1 for _ in footer.each_skipped(kind, I64))
-            if count not in (0, levels[number] + 1):
+        if number in leaf.most_levels:
+            if footer.skip_list(kind, I64) not in (0, leaf.most_levels[number] + 1):
                 raise ValueError("a histogram of levels in the footer has another length than its column has levels")
         elif number == 1 and leaf.physical_type != "BYTE_ARRAY":
             raise ValueError("the footer counts bytes of a column that has none")
@@ -155,10 +168,11 @@ def _check_size_statistics(footer: Compact, leaf: Any) -> int | None:
 
 def _skip(footer: Compact, kind: int, lists: int | _Lists | None) -> None:
     """Skip a field: a list of such items, or a struct with such lists."""
-    if isinstance(lists, int):
-        for _ in footer.each_skipped(kind, lists):
-            pass
-    elif lists is not None and kind == STRUCT:
+    if lists is None:
+        footer.skip(kind)
+    elif isinstance(lists, int):
+        footer.skip_list(kind, lists)
+    elif kind == STRUCT:
         for number, inner in footer.fields():
             _skip(footer, inner, lists.get(number))
     else:

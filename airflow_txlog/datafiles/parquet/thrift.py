@@ -42,18 +42,32 @@ class Compact:
         """
         if kind != LIST and (kind != SET or expected is not None):
             raise of_another_type()
+        count, item = self._list_head(expected)
+        for _ in range(count):
+            yield item
+
+    def skip_list(self, kind: int, expected: int) -> int:
+        """Skip a list of such items, and return their number. Raises ValueError as `items` does."""
+        if kind != LIST:
+            raise of_another_type()
+        count, _ = self._list_head(expected)
+        if expected in _NUMBERS:
+            at = self._at
+            for _ in range(count):
+                at = self._after_number(at)
+            self._at = at
+        else:
+            for _ in range(count):
+                self._skip_item(expected, 0)
+        return count
+
+    def _list_head(self, expected: int | None) -> tuple[int, int]:
+        """Return the number of items of a list, and their type."""
         head = self._byte()
         count = head >> 4 if head >> 4 < 15 else self._unsigned()
         if count and expected not in (None, head & 0x0F):
             raise of_another_type()
-        for _ in range(count):
-            yield head & 0x0F
-
-    def each_skipped(self, kind: int, expected: int) -> Iterator[int]:
-        """Yield the type of each item, and skip it."""
-        for item in self.items(kind, expected):
-            self._skip_item(item, 0)
-            yield item
+        return count, head & 0x0F
 
     def signed(self) -> int:
         """Return an integer of any width."""
@@ -76,6 +90,9 @@ class Compact:
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Skip a field of this type."""
+        if kind in _NUMBERS:
+            self._at = self._after_number(self._at)
+            return
         if depth > MOST_NESTED:
             raise ValueError("its footer is nested too deep")
         if kind in (TRUE, FALSE):
@@ -99,7 +116,11 @@ class Compact:
                 at = self._after_number(at)
             kind = head & 0x0F
             if kind in _NUMBERS:
-                at = self._after_number(at)
+                while data[at] >= 0x80:
+                    at += 1
+                at += 1
+            elif kind == BINARY and data[at] < 0x80:
+                at += 1 + data[at]
             elif kind not in (TRUE, FALSE):
                 self._at = at
                 self.skip(kind, depth + 1)
@@ -126,8 +147,6 @@ class Compact:
     def _skip_plain(self, kind: int) -> None:
         if kind == BYTE:
             self._at += 1
-        elif kind in _NUMBERS:
-            self._at = self._after_number(self._at)
         elif kind == DOUBLE:
             self._at += 8
         elif kind == BINARY:
