@@ -218,7 +218,8 @@ def _is_filled(lines: pa.Array, comment: str | None) -> pa.Array:
 DELIMITERS = (",", ";", "|", "\t")
 
 # Arrow drops a byte order mark at the start of its input, which can be any line here.
-_ODD = r"[\x00-\x08\x0b-\x1f\\]|^\x{FEFF}"
+_ODD = r"[\x00-\x08\x0b-\x1f]|^\x{FEFF}"
+_DOUBLED = '(?:[^"]|"")*'
 _WHOLE = r"-?[0-9]{1,19}"
 # With at most 20 digits before the point and an exponent of one digit, no value overflows.
 _FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9])?"
@@ -277,11 +278,12 @@ class Uncertain(Exception):
 class CsvFormat:
     """How a line is cut into values. Quotes are double quotes. A text equal to `null` is null, as is an empty one.
 
-    `is_strict`: the mode is FAILFAST.
+    `escape`: a quote, or the backslash. `is_strict`: the mode is FAILFAST.
     """
 
     delimiter: str = ","
     null: str = ""
+    escape: str = "\\"
     is_strict: bool = False
 
 
@@ -289,9 +291,10 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
     """Return the rows of these lines, none of them blank. Raises Uncertain, UnfitRow."""
     import pyarrow.csv  # noqa: PLC0415 - half a megabyte that only these sources need
 
-    mark = re.escape(csv.delimiter)
-    value = rf'(?:[^"{mark}]*|"[^"]*")'
-    if _any(pc.match_substring_regex(lines, _ODD)):
+    mark, is_doubled = re.escape(csv.delimiter), csv.escape == '"'
+    inner = _DOUBLED if is_doubled else '[^"]*'
+    value = rf'(?:[^"{mark}]*|"{inner}")'
+    if _any(pc.match_substring_regex(lines, _ODD if is_doubled else rf"{_ODD}|\\")):
         raise Uncertain("a line has a backslash or a control character, or begins with a byte order mark")
     if not _all(pc.match_substring_regex(lines, f"^{value}(?:{mark}{value})*$")):
         raise Uncertain("a line has a quote that is not around a whole value")
@@ -303,13 +306,13 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
         found = pyarrow.csv.read_csv(
             pa.BufferReader(text),
             pyarrow.csv.ReadOptions(column_names=columns.names, block_size=len(text) + 1, use_threads=False),
-            pyarrow.csv.ParseOptions(delimiter=csv.delimiter, double_quote=False, ignore_empty_lines=False),
+            pyarrow.csv.ParseOptions(delimiter=csv.delimiter, double_quote=is_doubled, ignore_empty_lines=False),
             pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(columns.names, pa.string()), check_utf8=False),
         )
     except pa.ArrowInvalid:
         # Its text quotes the line, and a traceback shows the text of a cause.
         if csv.is_strict:
-            marks = pc.count_substring(pc.replace_substring_regex(lines, '"[^"]*"', ""), csv.delimiter)
+            marks = pc.count_substring(pc.replace_substring_regex(lines, f'"{_DOUBLED}"', ""), csv.delimiter)
             raise UnfitRow(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from None
         raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)

@@ -20,6 +20,15 @@ def test_values_without_or_in_whole_quotes_are_certain() -> None:
     assert rows(["NA;-7", '"NA";', ";NA"], delimiter=";", null="NA") == [(None, -7), (None, None), (None, None)]
 
 
+def test_a_doubled_quote_is_a_quote_if_that_is_the_escape() -> None:
+    lines = ['"6"" nails",1', '"""a,""",2', '"""","3"', '"",4', "a\\b,5", '"a\\",6']
+    expected = [('6" nails', 1), ('"a,"', 2), ('"', 3), (None, 4), ("a\\b", 5), ("a\\", 6)]
+    assert rows(lines, escape='"') == expected
+    for line in ('"a"b",1', 'a""b,1', '"a"",1', ' "a""b",1', '"a\\"b",1'):
+        with pytest.raises(Uncertain, match="quote"):
+            rows([line], escape='"')
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [

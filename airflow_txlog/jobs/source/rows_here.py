@@ -221,7 +221,7 @@ _VALUES = {
     "enforceschema": "true|false",
     "mode": "permissive|dropmalformed|failfast",
     "quote": '"',
-    "escape": r"\\",
+    "escape": r'["\\]',
     "nullvalue": r"[\w./-]{0,40}",
 }
 _SEPARATORS = ("sep", "delimiter")
@@ -263,7 +263,12 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
     return CsvView(
         columns=columns,
         text=TextFormat(drops_blank=True, drops_header=has_header),
-        csv=CsvFormat(delimiter=delimiter, null=options.get("nullvalue", ""), is_strict=is_strict(found.view)),
+        csv=CsvFormat(
+            delimiter=delimiter,
+            null=options.get("nullvalue", ""),
+            escape=options.get("escape", "\\"),
+            is_strict=is_strict(found.view),
+        ),
         costs={path: INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
     )
 

@@ -70,6 +70,12 @@ ODD = {
     "BOOLEAN": ["TRUE", "yes", "1", "True"],
     "DECIMAL(6, 2)": ["1.234", "12345.6", "1e2", "+1", "1,000"],
 }
+# Texts that are usual with the escape that RFC 4180 has.
+QUOTES = [
+    *('"6"" nails"', '"6"""', '""""', '""""""', '"""a"""', '"a,""b"', '"a"",b"', '"a;""b"', '"""NA"""'),
+    *("a\\b", '"a\\b"', '"a\\""b"', '"a\\\\"', '"\\"', '"x ""y"" z"', '" a "', '"\t"""'),
+]
+OPEN = ['"a""', '"6"" x', '"""', 'a""b', '""a', ' "a""b"', '"a\\"', '"a""b" ']
 KINDS = [column.split(" ", 1)[1] for column in SCHEMA.replace("(6, 2)", "(6;2)").split(", ")]
 OPTIONS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -77,6 +83,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     "null": {"nullValue": "NA"},
     "semicolons": {"sep": ";", "header": "true", "mode": "FAILFAST"},
     "tabs": {"delimiter": "\t", "mode": "DROPMALFORMED", "nullValue": "null"},
+    "doubled quotes": {"escape": '"', "header": "true"},
+    "doubled quotes and a null": {"escape": '"', "nullValue": "NA", "sep": ";"},
 }
 
 
@@ -84,11 +92,14 @@ def _text(rng: random.Random, options: Mapping[str, str]) -> str:
     """A CSV file: mostly usual values, and in half of the files one that is not."""
     mark = options.get("sep", options.get("delimiter", ","))
     kinds = [kind.replace(";", ", ") for kind in KINDS]
-    rows = [[rng.choice(USUAL[kind]) for kind in kinds] for _ in range(rng.randrange(5))]
+    usual, odd = USUAL, ODD
+    if "escape" in options:
+        usual, odd = USUAL | {"STRING": USUAL["STRING"] + QUOTES}, ODD | {"STRING": ODD["STRING"] + OPEN}
+    rows = [[rng.choice(usual[kind]) for kind in kinds] for _ in range(rng.randrange(5))]
     rows = [[text if mark != "\t" else text.replace("\t", "T") for text in row] for row in rows]
     if rows and rng.random() < 0.5:
         number = rng.randrange(len(kinds))
-        rng.choice(rows)[number] = rng.choice(ODD[kinds[number]])
+        rng.choice(rows)[number] = rng.choice(odd[kinds[number]])
     if rows and rng.random() < 0.1:
         row = rng.choice(rows)
         row[:] = row[: rng.randrange(1, len(kinds))] if rng.random() < 0.5 else [*row, "more"]
@@ -138,14 +149,16 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(depth(40, 300, 4_000)):
-        (folder / f"{number:04}.csv").write_bytes(_text(rng, options).encode())
+        text, is_packed = _text(rng, options).encode(), "escape" in options and not number % 4
+        name = f"{number:04}.csv" + ".gz" * is_packed
+        (folder / name).write_bytes(gzip.compress(text) if text and is_packed else text)
     # In the mode that fails at nothing: where all is certain the modes do not differ.
     reader = spark.read.options(**options | {"mode": "PERMISSIVE"}).schema(SCHEMA)
     with job_settings(spark, "Europe/Berlin"):
         frame = reader.csv(str(folder)).select("*", F.input_file_name().alias("file")).toArrow()
     theirs: dict[str, list[str]] = {}
     for row in values(frame):
-        theirs.setdefault(str(row.pop("file"))[-8:], []).append(repr(row))
+        theirs.setdefault(Path(str(row.pop("file"))).name, []).append(repr(row))
     certain = rows = malformed = 0
     for path in sorted(folder.iterdir()):
         if not path.stat().st_size:
@@ -205,7 +218,7 @@ def test_a_schema_has_the_columns_that_spark_takes_from_it(spark: SparkSession, 
     ("options", "why"),
     [
         ({"quote": "'"}, "option quote"),
-        ({"escape": '"'}, "option escape"),
+        ({"escape": "'"}, "option escape"),
         ({"dateFormat": "dd.MM.yyyy"}, "option dateformat"),
         ({"emptyValue": "e"}, "option emptyvalue"),
         ({"comment": "#"}, "option comment"),
