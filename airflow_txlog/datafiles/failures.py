@@ -142,6 +142,26 @@ def _is_identifier(value: object) -> bool:
     return isinstance(value, str) and _IDENTIFIER.match(value) is not None
 
 
+DOUBLED_QUOTE = "doubled quote"
+"""In place of a type: a value in quotes holds a quote that is written twice, and the escape is Spark's default."""
+OPEN_QUOTE = "open quote"
+"""In place of a type: a line ends inside of quotes."""
+
+# The cause around the place, and the advice.
+_QUOTES = {
+    DOUBLED_QUOTE: (
+        ('a value with a doubled quote ("")', ", which Spark's default escape, the backslash, would not read as one"),
+        "If the file writes a quote inside of quotes twice (RFC 4180: pandas, Excel, PostgreSQL), set the option "
+        '"escape": "\\"". If it writes a backslash before it, set "escape": "\\\\": Spark then keeps them as they are.',
+    ),
+    OPEN_QUOTE: (
+        ("a quote that does not end in its line", ""),
+        "If the value has a line break, put the file on a disk that Spark's workers share, and set the options "
+        '"multiLine": "true" and "escape": "\\"". Otherwise correct the file.',
+    ),
+}
+
+
 def row_does_not_fit(
     file: str | None, *, line: int | None = None, column: str | None = None, kind: str = ""
 ) -> InvalidInput:
@@ -154,12 +174,23 @@ def row_does_not_fit(
     elif kind == "DATE":
         how = " (year-month-day, without a time of day)"
     what = f"a value of column {column!r} that is no {kind}{how}"
+    if kind in _QUOTES:
+        (cause, reason), advice = _QUOTES[kind]
+        place = "" if column is None else f" in column {column!r}"
+        return InvalidInput(
+            f"{where} has{at} {cause}{place}{reason}. Nothing was committed, and the value is not shown. {advice}",
+            file=file,
+            line=line,
+            column=column,
+        )
+    advice = "give the column the type STRING and convert it in a query"
     if column is None:
         what = "a row that does not fit the columns: a value of another type, or more or fewer values"
+        advice += '. In CSV, a line break inside of quotes needs multiLine=true, and a doubled quote "escape": "\\""'
     return InvalidInput(
-        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. Correct the file, or give the "
-        "column the type STRING and convert it in a query. With the option mode=PERMISSIVE Spark reads what it can, "
-        "and NULL for the rest; DROPMALFORMED leaves such rows out.",
+        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. Correct the file, or {advice}. "
+        "With the option mode=PERMISSIVE Spark reads what it can, and NULL for the rest; DROPMALFORMED leaves such "
+        "rows out.",
         file=file,
         line=line,
         column=column,

@@ -22,6 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, OPEN_QUOTE
+
 BLOCK_BYTES = 4 * 1024 * 1024
 
 CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
@@ -219,7 +221,8 @@ DELIMITERS = (",", ";", "|", "\t")
 
 # Arrow drops a byte order mark at the start of its input, which can be any line here.
 _ODD = r"[\x00-\x08\x0b-\x1f]|^\x{FEFF}"
-_DOUBLED = '(?:[^"]|"")*'
+# Texts in quotes.
+_PLAIN, _DOUBLED = '[^"]*', '(?:[^"]|"")*'
 _WHOLE = r"-?[0-9]{1,19}"
 # With at most 20 digits before the point and an exponent of one digit, no value overflows.
 _FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9])?"
@@ -267,7 +270,7 @@ def exact_date() -> str:
 
 
 class UnfitRow(Exception):
-    """A row that Spark refuses in the mode FAILFAST. `args`: its number among these lines, its column, and the type."""
+    """A row that is refused in the mode FAILFAST. `args`: its number among these lines, its column, and the type."""
 
 
 class Uncertain(Exception):
@@ -278,12 +281,13 @@ class Uncertain(Exception):
 class CsvFormat:
     """How a line is cut into values. Quotes are double quotes. A text equal to `null` is null, as is an empty one.
 
-    `escape`: a quote, or the backslash. `is_strict`: the mode is FAILFAST.
+    `escape`: a quote, or the backslash. Without one it is the backslash, and a doubled quote is an error in the mode
+    FAILFAST. `is_strict`: the mode is FAILFAST.
     """
 
     delimiter: str = ","
     null: str = ""
-    escape: str = "\\"
+    escape: str | None = None
     is_strict: bool = False
 
 
@@ -292,11 +296,12 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
     import pyarrow.csv  # noqa: PLC0415 - half a megabyte that only these sources need
 
     mark, is_doubled = re.escape(csv.delimiter), csv.escape == '"'
-    inner = _DOUBLED if is_doubled else '[^"]*'
-    value = rf'(?:[^"{mark}]*|"{inner}")'
+    fits = _are_values(lines, csv.delimiter, _DOUBLED if is_doubled else _PLAIN)
+    if csv.is_strict and not _all(fits):
+        _check_quotes(lines, csv)
     if _any(pc.match_substring_regex(lines, _ODD if is_doubled else rf"{_ODD}|\\")):
         raise Uncertain("a line has a backslash or a control character, or begins with a byte order mark")
-    if not _all(pc.match_substring_regex(lines, f"^{value}(?:{mark}{value})*$")):
+    if not _all(fits):
         raise Uncertain("a line has a quote that is not around a whole value")
     if csv.null and _any(pc.match_substring_regex(lines, f'(?:^|{mark})""(?:{mark}|$)')):
         raise Uncertain("a line has an empty value in quotes")
@@ -317,6 +322,35 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
         raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)
+
+
+def has_doubled_quotes(lines: pa.StringArray, delimiter: str) -> pa.BooleanArray:
+    """Return for each line whether a doubled quote is in a value in quotes, and no quote is at another place.
+
+    A line with a backslash has none: the backslash may be an escape.
+    """
+    is_certain = pc.and_not(_are_values(lines, delimiter, _DOUBLED), pc.match_substring(lines, "\\"))
+    return pc.and_not(is_certain, _are_values(lines, delimiter, _PLAIN))
+
+
+def _are_values(lines: pa.StringArray, delimiter: str, inner: str) -> pa.BooleanArray:
+    """Return for each line whether it is values without quotes, and values with `inner` in quotes."""
+    mark = re.escape(delimiter)
+    value = rf'(?:[^"{mark}]*|"{inner}")'
+    return pc.match_substring_regex(lines, f"^{value}(?:{mark}{value})*$")
+
+
+def _check_quotes(lines: pa.StringArray, csv: CsvFormat) -> None:
+    """Raise UnfitRow for a doubled quote if no escape is given, and for a line that ends inside of quotes."""
+    doubled = has_doubled_quotes(lines, csv.delimiter)
+    if csv.escape is None and _any(doubled):
+        raise UnfitRow(_first(doubled), None, DOUBLED_QUOTE)
+    # A quote at the end closes such a line.
+    closed = pc.binary_join_element_wise(lines, '"', "")
+    is_open = pc.and_not(_are_values(closed, csv.delimiter, _DOUBLED), _are_values(lines, csv.delimiter, _DOUBLED))
+    is_open = pc.and_not(is_open, pc.match_substring(lines, "\\"))
+    if _any(is_open):
+        raise UnfitRow(_first(is_open), None, OPEN_QUOTE)
 
 
 def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:

@@ -246,18 +246,19 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
         columns = None if source.inferred is None else as_spark_schema(source.inferred)
     reader = context.spark.read.format(view.format).options(**text_options(view))
     strict = StrictColumns({})
-    if view.schema is not None and is_strict(view):
-        given = given_columns(view.schema, argument)
+    if is_strict(view):
+        given = None if view.schema is None else given_columns(view.schema, argument)
         has_bytes = context.executor.setting("spark.sql.json.enableExactStringParsing", "true").lower() == "true"
         strict = strict_columns(view, given, has_bytes=has_bytes)
-        columns = strict.read_as(given) if strict.fields else columns
+        columns = strict.read_as(given) if given is not None and strict.fields else columns
     if columns is not None:
         reader = reader.schema(columns)
     frame = reader.load(list(view.paths))
     of_folders = _of_folders(view, frame, strict)
-    if of_folders and view.schema is not None:
+    is_read_again = not of_folders.isdisjoint(map(str.lower, strict.fields))
+    strict = strict.without(of_folders)
+    if is_read_again and view.schema is not None:
         # Spark leaves out folders by a column that it has itself.
-        strict = strict.without(of_folders)
         reader = reader.schema(strict.read_as(given_columns(view.schema, argument)))
         frame = reader.load(list(view.paths))
     check_types(frame, argument)
@@ -278,10 +279,10 @@ def _of_folders(view: FileView, frame: DataFrame, strict: StrictColumns) -> set[
     is_certain = not {"basepath", "recursivefilelookup"} & options_of(view).keys() and all(
         "=" not in path and GLOB.search(path) is None and (path.startswith("/") or ":/" in path) for path in view.paths
     )
-    if not strict.fields or not is_certain:
+    if not strict.checks_any or not is_certain:
         return set()
     parts = {part for uri in frame.inputFiles() for part in uri.split("/")[:-1] if "=" in part}
-    return {unquote(part.partition("=")[0]).lower() for part in parts} & {name.lower() for name in strict.fields}
+    return {unquote(part.partition("=")[0]).lower() for part in parts}
 
 
 def _has_header(context: JobContext, view: FileView, frame: DataFrame) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import FileView
+from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, row_does_not_fit
 from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
 from airflow_txlog.datafiles.text_lines import (
     OTHER_CODECS,
@@ -24,10 +25,11 @@ from airflow_txlog.datafiles.text_lines import (
     TooMuchText,
     compression_of,
     encoding_named,
+    has_doubled_quotes,
     lines_of,
 )
 from airflow_txlog.errors import InvalidInput, SchemaMismatch
-from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, is_true, options_of
+from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, is_strict, is_true, options_of
 
 _READERS = 16
 # A header is short, and a request for it too.
@@ -49,6 +51,15 @@ def has_checked_header(view: FileView) -> bool:
     """Return whether the files have headers that must agree with their columns."""
     options = options_of(view)
     return view.format == "csv" and is_true(options, "header") and not is_true(options, "enforceschema")
+
+
+def checked_quote(view: FileView) -> str | None:
+    """Return the quote that no value of CSV may hold twice: in the mode FAILFAST without an option for its escape."""
+    options = options_of(view)
+    is_chosen = {"escape", "chartoescapequoteescaping", "unescapedquotehandling"} & options.keys()
+    quote = options.get("quote", '"')
+    is_checked = view.format == "csv" and is_strict(view) and not is_chosen and len(quote) == 1 and quote != "\0"
+    return quote if is_checked else None
 
 
 def check_headers(
@@ -168,11 +179,15 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
     except InvalidInput as error:
         # Its reader shows what is wrong with the bytes, or skips the file.
         raise _OnlySpark from error
-    return None if lines is None else _names_in(lines[0].as_py(), options)
-
-
-def _names_in(line: str, options: dict[str, str]) -> list[str]:
+    if lines is None:
+        return None
     mark = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    if len(mark) == 1 and checked_quote(view) == '"' and has_doubled_quotes(lines[:1], mark)[0].as_py():
+        raise row_does_not_fit(path, kind=DOUBLED_QUOTE)
+    return _names_in(lines[0].as_py(), mark, options)
+
+
+def _names_in(line: str, mark: str, options: dict[str, str]) -> list[str]:
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")
     if is_true(options, "multiline") and line.count(quote) % 2:
         raise _OnlySpark

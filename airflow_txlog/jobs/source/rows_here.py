@@ -266,7 +266,7 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
         csv=CsvFormat(
             delimiter=delimiter,
             null=options.get("nullvalue", ""),
-            escape=options.get("escape", "\\"),
+            escape=options.get("escape"),
             is_strict=is_strict(found.view),
         ),
         costs={path: INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},

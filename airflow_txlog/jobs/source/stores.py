@@ -57,7 +57,7 @@ from airflow_txlog.jobs.source.listing import (
     refused,
 )
 from airflow_txlog.jobs.source.partition_folders import Values
-from airflow_txlog.jobs.source.strict_values import StrictColumns, given_columns, strict_columns
+from airflow_txlog.jobs.source.strict_values import given_columns, strict_columns
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 
@@ -233,9 +233,7 @@ class _Read:
             if not check_headers(self._view, paths, opener, expected, only_here=True):
                 advice = "Correct the file, set enforceSchema=true to take the columns by position"
                 raise refused(self._argument, "a header that cannot be found and compared", advice)
-        strict = StrictColumns({})
-        if self._given is not None:
-            strict = strict_columns(self._view, in_files, has_bytes=False)
+        strict = strict_columns(self._view, None if self._given is None else in_files, has_bytes=False)
         frames = []
         for values, members in (by_values or {(): []}).items():
             reader = self._reader(header="false").schema(strict.read_as(in_files))

@@ -1,24 +1,27 @@
-"""Values of CSV and JSON files that Spark's readers would change when they convert them: errors in the mode FAILFAST.
+"""Values of CSV and JSON files that Spark's readers would change when they read them: errors in the mode FAILFAST.
 
-Spark removes commas from the text of a DECIMAL, cuts its decimals, and drops the time of day from the text of a DATE.
-Here it reads such columns as texts, and its own cast converts the texts that keep their meaning. The invariant: the
-rows are those that Spark's reader gives, or the job fails. Left to Spark's reader are the values inside of structs,
-arrays and maps, and the numbers of JSON whose text it would first print through a double.
+A doubled quote stays in a text if a CSV file has no option for the escape. Spark removes commas from the text of a
+DECIMAL, cuts its decimals, and drops the time of day from the text of a DATE. Here it reads such columns as texts, and
+its own cast converts the texts that keep their meaning. The invariant: the rows are those that Spark's reader gives, or
+the job fails. Left to Spark's reader are the values inside of structs, arrays and maps, and the numbers of JSON whose
+text it would first print through a double.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, DecimalType, StringType, StructField, StructType
 
 from airflow_txlog.contract.operations import FileView
+from airflow_txlog.datafiles.failures import DOUBLED_QUOTE
 from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.jobs.source.headers import checked_quote
 from airflow_txlog.jobs.source.listing import is_strict, options_of
 from airflow_txlog.jobs.spark.causes import mark_of_value
 from airflow_txlog.jobs.sql.gate import quoted
@@ -34,9 +37,15 @@ def text_options(view: FileView) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class StrictColumns:
-    """The columns that Spark reads as texts, by name, with the types that they become."""
+    """The columns that Spark reads as texts, by name, with the types that they become.
+
+    `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `folders`: the
+    columns of folders, by lower-case name.
+    """
 
     fields: Mapping[str, StructField]
+    quote: str | None = None
+    folders: frozenset[str] = frozenset()
 
     def read_as(self, schema: StructType) -> StructType:
         """Return the columns for Spark's reader."""
@@ -50,31 +59,44 @@ class StrictColumns:
 
     def without(self, names: Collection[str]) -> StrictColumns:
         """Return the columns without those that folders name, by lower-case name."""
-        return StrictColumns({name: each for name, each in self.fields.items() if name.lower() not in names})
+        kept = {name: each for name, each in self.fields.items() if name.lower() not in names}
+        return replace(self, fields=kept, folders=frozenset(names))
+
+    @property
+    def checks_any(self) -> bool:
+        """Whether a value is checked."""
+        return bool(self.fields) or self.quote is not None
 
     def converted(self, frame: DataFrame, *, names_files: bool) -> DataFrame:
         """Return the rows with the values. `names_files`: Spark knows the file of a row."""
-        if not self.fields:
+        if not self.checks_any:
             return frame
         return frame.select(*(self._column(frame, name, names_files=names_files) for name in frame.columns))
 
     def _column(self, frame: DataFrame, name: str, *, names_files: bool) -> Column:
-        text, field = frame[quoted(name)], self.fields.get(name)
+        text, field, schema = frame[quoted(name)], self.fields.get(name), frame.schema
         if field is None:
-            return text
-        kind, value = _shown(field), text.try_cast(field.dataType)
-        is_exact = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
+            of_frame = schema[name]
+            if self.quote is None or not isinstance(of_frame.dataType, StringType) or name.lower() in self.folders:
+                return text
+            # With the default escape, Spark keeps "a""b" as it is, and reads "a""" as a"".
+            at_end = text.startswith(self.quote) | text.endswith(self.quote)
+            kind, value, metadata = DOUBLED_QUOTE, text, of_frame.metadata
+            is_kept = ~(text.contains(2 * self.quote) & at_end)
+        else:
+            kind, value, metadata = _shown(field), text.try_cast(field.dataType), field.metadata
+            is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
         # No filter passes below an expression that is not deterministic, such as input_file_name().
         is_hidden = "_metadata" not in map(str.lower, frame.columns)
         file = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
         refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, kind)} "), file if names_files else F.lit("")))
-        return F.when(text.isNull() | is_exact, value).otherwise(refusal).alias(name, metadata=field.metadata)
+        return F.when(text.isNull() | is_kept, value).otherwise(refusal).alias(name, metadata=metadata)
 
 
-def strict_columns(view: FileView, schema: StructType, *, has_bytes: bool) -> StrictColumns:
+def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool) -> StrictColumns:
     """Return the columns of a view that are converted here. An option for their format leaves them to Spark.
 
-    `has_bytes`: Spark's reader has the bytes of the files, and not their lines as texts.
+    `schema` is the given one. `has_bytes`: Spark's reader has the bytes of the files, and not their lines as texts.
     """
     options = options_of(view)
     kinds: list[type] = []
@@ -85,7 +107,8 @@ def strict_columns(view: FileView, schema: StructType, *, has_bytes: bool) -> St
         )
         kinds += [DecimalType] if shows_numbers and "locale" not in options else []
         kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
-    return StrictColumns({each.name: each for each in schema if isinstance(each.dataType, tuple(kinds))})
+    fields = {each.name: each for each in schema or () if isinstance(each.dataType, tuple(kinds))}
+    return StrictColumns(fields, checked_quote(view))
 
 
 def given_columns(schema: str, argument: str) -> StructType:

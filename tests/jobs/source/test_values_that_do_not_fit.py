@@ -251,3 +251,116 @@ def test_only_a_column_for_the_texts_of_rows_takes_rows_that_do_not_fit(
     source = {"format": "json", "path": f"{tmp_path}/a.json", "schema": schema}
     result = run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark)
     assert (error_of(result)["type"] == "InvalidInput") if is_error else committed(result)
+
+
+# --- quotes -----------------------------------------------------------------------------------------------------------
+
+NOTES = "id INT, note STRING"
+
+
+def load_notes(
+    folder: Path, session: SparkSession | None, text: str, *, schema: str | None = NOTES, **options: str
+) -> JobResult:
+    folder.mkdir(exist_ok=True)
+    (folder / "a.csv").write_text(text)
+    source: dict[str, Any] = {"format": "csv", "path": f"{folder}/a.csv", "options": {"header": "true", **options}}
+    source |= {} if schema is None else {"schema": schema}
+    return run_job(job_spec(operation="write", table_uri=str(folder / "t"), arguments={"source": source}), session)
+
+
+def notes(folder: Path) -> list[object]:
+    found: list[object] = Table.open(str(folder / "t")).to_arrow().sort_by("id").column("note").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+@pytest.mark.parametrize("cell", ['"6"" nails"', '"6"""', '""""', '"""six"" nails"', '"six, ""6"""'])
+def test_a_doubled_quote_is_an_error_until_the_author_chooses_the_escape(
+    tmp_path: Path, session: SparkSession | None, cell: str
+) -> None:
+    text = f"id,note\n1,plain\n2,{cell}\n"
+    error = error_of(load_notes(tmp_path, session, text))
+    assert error["type"] == "InvalidInput"
+    assert not error["facts"].get("needs_spark")
+    assert error["facts"]["file"].endswith("/a.csv")
+    if session is None or "," not in cell:
+        assert 'a value with a doubled quote ("")' in error["message"]
+        assert '"escape": "\\""' in error["message"]
+        assert error["facts"]["line" if session is None else "column"] == (3 if session is None else "note")
+    assert "nails" not in str(error)
+    assert "six" not in str(error)
+    assert not list(tmp_path.glob("t/**/*.parquet"))
+    committed(load_notes(tmp_path, session, text, escape='"'))
+    assert notes(tmp_path) == ["plain", cell[1:-1].replace('""', '"')]
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_a_header_with_a_doubled_quote_is_an_error_until_the_author_chooses_the_escape(
+    tmp_path: Path, session: SparkSession | None
+) -> None:
+    text, schema = 'id,"inch"""\n1,x\n', 'id INT, `inch"` STRING'
+    error = error_of(load_notes(tmp_path, session, text, schema=schema))
+    assert "doubled quote" in error["message"]
+    committed(load_notes(tmp_path, session, text, schema=schema, escape='"'))
+    assert Table.open(str(tmp_path / "t")).to_arrow().to_pylist() == [{"id": 1, 'inch"': "x"}]
+
+
+@pytest.mark.spark
+def test_the_author_can_have_spark_s_own_reading_of_a_doubled_quote(tmp_path: Path, spark: SparkSession) -> None:
+    text = 'id,note\n1,"6"" nails"\n2,"a \\"b\\""\n'
+    for number, options in enumerate(({"escape": "\\"}, {"mode": "PERMISSIVE"}, {"mode": "DROPMALFORMED"})):
+        committed(load_notes(tmp_path / str(number), spark, text, **options))
+        assert notes(tmp_path / str(number)) == ['"6"" nails"', 'a "b"']
+    # Without a schema all columns are texts, and as strict.
+    error = error_of(load_notes(tmp_path / "inferred", spark, text, schema=None))
+    assert "doubled quote" in error["message"]
+    # Other quotes are read as before.
+    committed(load_notes(tmp_path / "other", spark, 'id,note\n1,6" nails\n2,"a \\"b\\" c"\n3,""\n'))
+    assert notes(tmp_path / "other") == ['6" nails', 'a "b" c', None]
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_an_empty_value_is_null_and_the_text_null_is_a_text(tmp_path: Path, session: SparkSession | None) -> None:
+    committed(load_notes(tmp_path / "a", session, 'id,note\n1,\n2,""\n3,NULL\n'))
+    assert notes(tmp_path / "a") == [None, None, "NULL"]
+    committed(load_notes(tmp_path / "b", session, "id,note\n1,\n2,NULL\n", nullValue="NULL"))
+    assert notes(tmp_path / "b") == [None, None]
+    if session is not None:
+        committed(load_notes(tmp_path / "c", session, 'id,note\n1,\n2,""\n', nullValue="NULL"))
+        assert notes(tmp_path / "c") == [None, ""]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("schema", [None, f"{NOTES}, part STRING"])
+def test_the_name_of_a_folder_may_hold_a_doubled_quote(tmp_path: Path, spark: SparkSession, schema: str | None) -> None:
+    folder = tmp_path / "in" / 'part="6""'
+    folder.mkdir(parents=True)
+    (folder / "a.csv").write_text("id,note\n1,x\n")
+    source: dict[str, Any] = {"format": "csv", "path": str(tmp_path / "in"), "options": {"header": "true"}}
+    source |= {} if schema is None else {"schema": schema}
+    committed(run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark))
+    assert Table.open(str(tmp_path / "t")).to_arrow().column("part").to_pylist() == ['"6""']
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+def test_a_line_break_in_quotes_is_an_error_that_names_the_option_for_it(
+    tmp_path: Path, session: SparkSession | None
+) -> None:
+    error = error_of(load_notes(tmp_path, session, 'id,note\n1,x\n2,"first ""line""\nsecond"\n'))
+    assert error["type"] == "InvalidInput"
+    assert "first" not in str(error)
+    if session is None:
+        assert "has in line 3 a quote that does not end in its line" in error["message"]
+    assert "multiLine" in error["message"]
+
+
+@pytest.mark.spark
+def test_a_line_break_in_quotes_is_read_with_multi_line(tmp_path: Path, spark: SparkSession) -> None:
+    text = 'id,note\n1,"first ""line""\nsecond"\n2,"a\r\nb"\n3,\n'
+    (tmp_path / "in").mkdir()
+    committed(load_notes(tmp_path / "in", spark, text, multiLine="true", escape='"'))
+    assert notes(tmp_path / "in") == ['first "line"\nsecond', "a\r\nb", None]
+    error = error_of(load_notes(tmp_path / "in", spark, text, multiLine="true"))
+    assert "doubled quote" in error["message"]
+    error = error_of(load_notes(tmp_path / "in", spark, text.replace("id,", "no,"), multiLine="true", escape='"'))
+    assert error["type"] == "SchemaMismatch"
