@@ -346,7 +346,7 @@ def test_the_name_of_a_folder_may_hold_a_doubled_quote(tmp_path: Path, spark: Sp
 def test_a_line_break_in_quotes_is_an_error_that_names_the_option_for_it(
     tmp_path: Path, session: SparkSession | None
 ) -> None:
-    error = error_of(load_notes(tmp_path, session, 'id,note\n1,x\n2,"first ""line""\nsecond"\n'))
+    error = error_of(load_notes(tmp_path, session, 'id,note\n1,x\n2,"first line\nsecond"\n'))
     assert error["type"] == "InvalidInput"
     assert "first" not in str(error)
     if session is None:
