@@ -35,6 +35,7 @@ OURS = {
     "errors.base",
     "hooks",
     "hooks.waiting",
+    "locations",
     "policies",
     "policies.rings",
     "triggers",
