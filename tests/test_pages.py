@@ -311,9 +311,10 @@ def test_the_writers_of_versions_are_printed_as_the_page_shows(
 ) -> None:
     block, _ = MARKED.findall((DOCS / "production.md").read_text())
     orders = Lake(tmp_path / "lake").table("orders", [{"id": 1}])
-    append(orders.table, [{"id": 2}], tags={"airflow.dag_id": "shop", "airflow.task_id": "load"})
+    who = {"dag_id": "shop", "task_id": "load", "run_id": "manual__1", "try_number": "2"}
+    append(orders.table, [{"id": 2}], tags={f"airflow.{name}": value for name, value in who.items()})
     exec(block.replace("/tmp", str(tmp_path)), {})
-    assert capsys.readouterr().out.splitlines()[-2] == "1 WRITE shop load"
+    assert capsys.readouterr().out.splitlines()[-2] == "1 WRITE shop load manual__1 2"
 
 
 def test_one_dag_serves_two_lakes_as_the_page_shows(tmp_path: Path) -> None:

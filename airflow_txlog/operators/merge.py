@@ -62,7 +62,7 @@ class DeltaMergeOperator(SourceOperator):
     For each row, the first clause whose condition is true applies. The task fails with AmbiguousMerge if two source
     rows would change the same target row.
 
-    :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
+    :param source: the rows: `files(…)`, `table(…)` or `query(…)`. (templated)
     :param on: the condition that matches a target row `t` with a source row `s`, as Spark SQL. (templated)
     :param clauses: in order: `when_matched_update(…)`, `when_matched_delete(…)`, `when_not_matched_insert(…)`,
         `when_not_matched_by_source_update(…)`, `when_not_matched_by_source_delete(…)`. (templated)

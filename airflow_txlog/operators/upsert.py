@@ -15,7 +15,7 @@ class DeltaUpsertOperator(SourceOperator):
     A source row updates the table row with the same key, and is inserted if there is no such row. If two source rows
     have the same key, the task fails with AmbiguousMerge. If a key column contains NULL, it fails with SchemaMismatch.
 
-    :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
+    :param source: the rows: `files(…)`, `table(…)` or `query(…)`. (templated)
     :param keys: the columns, of the table and of the source, that together identify a row. (templated)
     :param columns: the columns that an update changes, or None for all columns. An insert writes every column.
         (templated)

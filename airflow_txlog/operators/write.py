@@ -12,7 +12,7 @@ from airflow_txlog.operators.checked import SourceOperator
 class DeltaWriteOperator(SourceOperator):
     """Write the rows of a source into a Delta table, in one commit.
 
-    :param source: the rows: `sources.files(…)`, `sources.table(…)` or `sources.query(…)`. (templated)
+    :param source: the rows: `files(…)`, `table(…)` or `query(…)`. (templated)
     :param mode: "append" adds the rows. "overwrite" replaces the table's rows, or with `partition_predicate` the rows
         of the selected partitions. "overwrite_partitions" replaces only the partitions that occur in the source.
     :param replace_where: one boolean SQL expression with `:name` for values. An overwrite replaces the rows for which
