@@ -36,15 +36,7 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
-from airflow_txlog.contract.operations.publish import (
-    Audit,
-    CheckSubjects,
-    Discard,
-    Erase,
-    Publish,
-    Rollback,
-    VerifyErasure,
-)
+from airflow_txlog.contract.operations.publish import Audit, Discard, Erase, Publish, Rollback, VerifyErasure
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
@@ -72,7 +64,6 @@ __all__ = [
     "ApplySnapshot",
     "Audit",
     "ByKeys",
-    "CheckSubjects",
     "CheckedOperation",
     "Checkpoint",
     "Clone",

@@ -38,15 +38,17 @@ class ErasureOperator(ManyJobsOperator):
     :param tables: the tables, each with the column that identifies subjects, or a member of a struct
         (`{"/lake/users": "email", "/lake/orders": "customer.email"}`). Paths, URIs, or names under the base of the
         connection. (templated)
-    :param subjects: the values that identify the subjects, the same for all tables: a list, or a source
-        (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`). A source that lacks a column for one of the
-        tables, or has values that this column cannot hold, is refused before any table changes. (templated)
+    :param subjects: the keys of the people to erase: a list of values, which every table is searched for, or a source
+        (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`), which may have a column for each kind of key.
+        (templated)
     :param request_id: the controller's id of the request, without personal data. It names the report. (templated)
     :param requests: several requests instead of `subjects` and `request_id`: the subjects of each by its id
         (`{"r-17": ["a@example.org"], "r-18": files(…)}`). They are worked on together, and each gets its own report.
         Another task's output may give them; then let it name sources, because Airflow keeps XComs. (templated)
-    :param source_column: the column of a source that has the values. Default: the only column, or the one with the
-        name of the table's column. (templated)
+    :param source_column: the column of a source that has the keys, for all tables. If you leave it out, a source of one
+        column gives that one. From a source of several columns, each table takes the column with the name of its key:
+        with `tables={"/lake/users": "email", "/lake/orders": "user_id"}`, `email` for users and `user_id` for orders.
+        (templated)
     :param report_uri: the folder for the report, outside of every table. (templated)
     :param requested_at: the time of the request, as a datetime or as ISO 8601. (templated)
     :param signing_conn_id: a connection whose password is an Ed25519 private key, which signs the report: PEM, or 64
@@ -103,7 +105,6 @@ class ErasureOperator(ManyJobsOperator):
         self.sensitive = sensitive
         self._readers: Sequence[str] = ()
         self.has_no_subject = False
-        self.to_check: Mapping[str, str] = {}
 
     def check_arguments(self) -> None:
         """Raise InvalidJobSpec for arguments that are no template and cannot be right."""
@@ -222,9 +223,7 @@ class ErasureOperator(ManyJobsOperator):
         sources = [each["table"] for each in given.values() if isinstance(each, Mapping) and "table" in each]
         check_sources(self.hook, names, sources)
         lists = {request_id: each for request_id, each in given.items() if isinstance(each, list | tuple)}
-        firsts = check_subjects(self.hook, tables, lists)
-        # The job of a table reads its source before it changes the table.
-        self.to_check = firsts if len(firsts) > 1 and len(lists) < len(given) else {}
+        check_subjects(self.hook, tables, lists)
         check_folder(self.hook, self.report_uri, names)
 
     def fields_of(self, argument: str) -> Collection[str]:
