@@ -7,12 +7,14 @@ import gzip
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
-from airflow_txlog.cli.usage import UsageError, hook_of, uri_of
+from airflow_txlog.cli.usage import hook_of, uri_of
 from airflow_txlog.contract.erasure.check_report import Checked, check, lines_of
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of_texts
+from airflow_txlog.errors import InvalidInput, LedgerKeyMissing
 from airflow_txlog.hooks.digest_keys import digest_keys
 from airflow_txlog.hooks.erasure.published_report import public_key_of, signing_key
 
@@ -87,12 +89,15 @@ def digest_subjects(args: Namespace) -> printing.Answer:
 
     JSON: `{"report", "request_id", "subjects": [{"line", "digest", "tables"}]}`. `tables`: those in which the report
     covers the value as a subject. Fails unless each value is a subject of a table. It does not check the signature.
+
+    Raises InvalidInput for a report without digests, and LedgerKeyMissing for one with digests by other keys.
     """
     hook = hook_of(args)
     folder, _, name = uri_of(hook, args.report, args).rpartition("/")
     store = hook.table(folder).store
     with store.open_input(name) as source:
         body = json.loads(source.read())["report"]
+    _check_has_digests(body["tables"])
     values = [line for line in sys.stdin.read().splitlines() if line]
     keys = [DigestKey.of(text, "a key of the ledger") for text in digest_keys(args.key_conn_id)]
 
@@ -109,13 +114,42 @@ def digest_subjects(args: Namespace) -> printing.Answer:
         for at, digest in enumerate(digests)
     ]
 
+    hint = None if any(each["tables"] for each in found) else _hint_of_type(values, args.type)
+
     def show() -> None:
         for each in found:
             there = ", ".join(each["tables"]) or "no table"
             print(f"line {each['line']}: {each['digest']}, a subject of this report in {there}")
+        if hint is not None:
+            print(hint)
 
     document = {"report": f"{store.root}/{name}", "request_id": body["request_id"], "subjects": found}
     return printing.Answer(document, show, has_failed=not all(each["tables"] for each in found))
+
+
+def _check_has_digests(tables: Sequence[Mapping[str, Any]]) -> None:
+    if any(each["digests"] is not None for each in tables):
+        return
+    if any(each["num_subjects"] for each in tables):
+        raise InvalidInput(
+            "This report holds no digests of its subjects: it was made without a ledger, so it cannot show whether it "
+            "covers a person. Nothing was compared. Name a ledger in the connection of the next erasure."
+        )
+    raise InvalidInput(
+        "This report holds no digests of its subjects, because none of its tables was verified: it covers no person. "
+        "Nothing was compared. `airflow txlog erasure verify` names the reasons."
+    )
+
+
+def _hint_of_type(values: Sequence[str], kind: str) -> str | None:
+    """Return the type that the values also look like, if they were compared as texts; None otherwise."""
+    if kind != "text" or not values:
+        return None
+    for other in ("number", "date"):
+        with suppress(InvalidInput):
+            digests_of_texts(values, other, [])
+            return f"The values were compared as texts. If the column holds {other}s, add --type {other}."
+    return None
 
 
 def _held(
@@ -130,9 +164,12 @@ def _held(
         return [False] * len(values)
     chain = keys[: len(listed["key_ids"])]
     if [each.id for each in chain] != listed["key_ids"]:
-        raise UsageError(
+        raise LedgerKeyMissing(
             f"The report has digests by the keys {', '.join(listed['key_ids'])}, and the connection has "
-            f"{', '.join(each.id for each in keys)}. Name the connection of the ledger's key as --key-conn-id."
+            f"{', '.join(each.id for each in keys)}. Nothing was compared. Name the connection of the ledger's key as "
+            "--key-conn-id.",
+            ledger=None,
+            key_ids=listed["key_ids"],
         )
     known = set(read(listed["name"]))
     return [each in known for each in digests_of_texts(values, kind, chain)]

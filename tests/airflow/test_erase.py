@@ -398,6 +398,10 @@ def test_an_auditor_finds_the_person_of_a_report_by_the_digest_and_the_public_ke
             assert answer.has_failed == (not expected)
             answer.show()
     assert "zo" not in capsys.readouterr().out.replace("zone", "")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{PERSON}\n"))
+    given.type = "text"
+    digest_subjects(given).show()
+    assert "--type number" in capsys.readouterr().out
     key = show_public_key(Namespace(signing_conn_id="signer")).document["public_key"]
     assert key == xcom["public_key"]
 

@@ -36,7 +36,15 @@ from airflow_txlog.contract.operations.fields import (
     UpdateClause,
     View,
 )
-from airflow_txlog.contract.operations.publish import Audit, Discard, Erase, Publish, Rollback, VerifyErasure
+from airflow_txlog.contract.operations.publish import (
+    Audit,
+    CheckSubjects,
+    Discard,
+    Erase,
+    Publish,
+    Rollback,
+    VerifyErasure,
+)
 from airflow_txlog.contract.operations.reading import Sees
 from airflow_txlog.contract.operations.records import (
     Checkpoint,
@@ -64,6 +72,7 @@ __all__ = [
     "ApplySnapshot",
     "Audit",
     "ByKeys",
+    "CheckSubjects",
     "CheckedOperation",
     "Checkpoint",
     "Clone",

@@ -190,6 +190,14 @@ class VerifyErasure(OfSubjects, frozen=True, kw_only=True, tag="verify_erasure")
 
 
 @register
+class CheckSubjects(OfSubjects, frozen=True, kw_only=True, tag="check_subjects"):
+    """Read the subjects as values of the column of the table, and change nothing: an erasure could begin."""
+
+    job = f"{_JOBS}.verify_erasure:check_subjects"
+    uses_ledger = False
+
+
+@register
 class Erase(OfSubjects, frozen=True, kw_only=True, tag="erase"):
     """Delete the subjects' rows, and every object that holds one of them and that the latest version does not need.
 

@@ -14,6 +14,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.attribution import Requests
 from airflow_txlog.engine.erasure.values.key_columns import key_path
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec, TableError, UnsupportedFeature
 
 if TYPE_CHECKING:
@@ -22,20 +23,24 @@ if TYPE_CHECKING:
 _PROBE = "txlog-write-check-"
 
 
-def check_subjects(hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]) -> None:
+def check_subjects(hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """Check that each table has its column, and that it can hold the subjects that are listed, by their request.
 
-    A table that cannot be opened is passed over: it is reported as not verified, and stops no other. Raises
-    UnknownColumn, InvalidInput, UnsupportedFeature.
+    Return the first table of each name and type of such a column, with the column: the others read a source of subjects
+    in the same way. A table that cannot be opened is passed over: it is reported as not verified, and stops no other.
+    Raises UnknownColumn, InvalidInput, UnsupportedFeature.
     """
+    firsts: dict[tuple[str, str], str] = {}
     for table, column in tables.items():
         snapshot = None
         with suppress(TableError, UnsupportedFeature):
             snapshot = hook.table(table).snapshot()
         if snapshot is not None:
-            key_path(snapshot, column)
+            kind = f"{(found := key_path(snapshot, column)[-1]).type} {found.metadata.get(CHAR_VARCHAR_KEY, '')}"
+            firsts.setdefault((column, kind), table)
             if subjects:
                 Requests.of(snapshot, column, subjects)
+    return {table: tables[table] for table in firsts.values()}
 
 
 def check_sources(hook: TxlogHook, places: Collection[str], sources: Sequence[Any]) -> None:

@@ -20,7 +20,7 @@ from airflow_txlog import __version__
 from airflow_txlog.contract.erasure.check_report import LEFT, places_of
 from airflow_txlog.contract.erasure.report import MOST_SHOWN, Findings
 from airflow_txlog.contract.job import Details, JobResult
-from airflow_txlog.contract.operations import VerifyErasure
+from airflow_txlog.contract.operations import CheckSubjects, VerifyErasure
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
@@ -47,6 +47,17 @@ from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo, Store
 
 _PLACES_SHOWN = 300
+
+
+def check_subjects(context: JobContext) -> JobResult:
+    """Run the job of `context.spec`, which only reads the subjects. Raises what `given_requests` raises."""
+    described, snapshot = context.record(CheckSubjects), context.table.snapshot()
+    with context.step("read"):
+        requests = given_requests(context, described, snapshot)
+    count = 0 if requests is None else len(requests.forms.values)
+    return context.result(
+        is_committed=False, version=snapshot.version, read_version=snapshot.version, metrics={"numSubjects": count}
+    )
 
 
 def verify_erasure(context: JobContext) -> JobResult:

@@ -11,9 +11,9 @@ from airflow.exceptions import AirflowRescheduleException
 
 from airflow_txlog.contract.erasure.check_report import NOT_ERASED, VERIFIED
 from airflow_txlog.contract.erasure.report import Findings, Times
-from airflow_txlog.contract.operations import Erase, Operation
+from airflow_txlog.contract.operations import CheckSubjects, Erase, Operation
 from airflow_txlog.contract.wording import summary_lines
-from airflow_txlog.errors import TxlogError
+from airflow_txlog.errors import InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
 from airflow_txlog.operators.arguments.given import has_template, moment_of, moment_text, path_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.progress import report_result
@@ -101,6 +101,7 @@ class DeltaEraseOperator(ErasureOperator):
             self.check_ready()
             if (nothing := self.nothing_requested()) is not None:
                 return nothing
+            self._check_sources(context)
             done = self._erased(context)
             if (nothing := self.no_subject()) is not None:
                 return nothing
@@ -117,6 +118,24 @@ class DeltaEraseOperator(ErasureOperator):
             return self.published(self.reports(found, {name: self._times(tables) for name, tables in found.items()}))
         except TxlogError as error:
             raise_for_airflow(error)
+
+    def _check_sources(self, context: Mapping[str, Any]) -> None:
+        """Read the sources of the subjects for each kind of key column, before the first table loses a row.
+
+        A table that cannot be read or erased is passed over, as it stops no other. Raises the errors of reading the
+        sources.
+        """
+        for table, column in self.to_check.items():
+            uri = self.hook.table_uri(table)
+            record = self.record_of(CheckSubjects, self.subjects_by(column), self.hook)
+            try:
+                self.run_job(context, self.spec_for(context, record, uri), f"{uri}/check")
+            except (TableError, UnsupportedFeature) as error:
+                self.log.warning("%s: the subjects were not checked: %s", uri, error)
+            except InvalidJobSpec as error:
+                message = error.message.replace("keys.source_column", "source_column")
+                message = message.replace("keys.source", "the source of the subjects")
+                raise InvalidJobSpec(f"{uri}, column {column!r}: {message}", argument="source_column") from error
 
     def _erased(self, context: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Run the job of each table, in order. Return its steps and waits by the table's canonical URI.

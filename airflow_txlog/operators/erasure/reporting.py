@@ -39,8 +39,9 @@ class ErasureOperator(ManyJobsOperator):
         (`{"/lake/users": "email", "/lake/orders": "customer.email"}`). Paths, URIs, or names under the base of the
         connection. (templated)
     :param subjects: the keys of the people to erase: a list of values, which every table is searched for, or a source
-        (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`), which may have a column for each kind of key.
-        (templated)
+        (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`), which may have a column for each kind of key. A
+        source that lacks a column for one of the tables, or has values that this column cannot hold, is refused before
+        any table changes. (templated)
     :param request_id: the controller's id of the request, without personal data. It names the report. (templated)
     :param requests: several requests instead of `subjects` and `request_id`: the subjects of each by its id
         (`{"r-17": ["a@example.org"], "r-18": files(…)}`). They are worked on together, and each gets its own report.
@@ -105,6 +106,7 @@ class ErasureOperator(ManyJobsOperator):
         self.sensitive = sensitive
         self._readers: Sequence[str] = ()
         self.has_no_subject = False
+        self.to_check: Mapping[str, str] = {}
 
     def check_arguments(self) -> None:
         """Raise InvalidJobSpec for arguments that are no template and cannot be right."""
@@ -223,7 +225,9 @@ class ErasureOperator(ManyJobsOperator):
         sources = [each["table"] for each in given.values() if isinstance(each, Mapping) and "table" in each]
         check_sources(self.hook, names, sources)
         lists = {request_id: each for request_id, each in given.items() if isinstance(each, list | tuple)}
-        check_subjects(self.hook, tables, lists)
+        firsts = check_subjects(self.hook, tables, lists)
+        # The job of a table reads its source before it changes the table.
+        self.to_check = firsts if len(firsts) > 1 and len(lists) < len(given) else {}
         check_folder(self.hook, self.report_uri, names)
 
     def fields_of(self, argument: str) -> Collection[str]:

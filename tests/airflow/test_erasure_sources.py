@@ -1,0 +1,98 @@
+"""Sources of subjects that do not fit every table, and reports that cannot answer whether they cover a person."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.cli.erasure import digest_subjects
+from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.digests import DigestKey
+from airflow_txlog.engine.erasure.ledger import create_ledger
+from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec, LedgerKeyMissing
+from airflow_txlog.operators import files
+from airflow_txlog.operators import table as table_source
+from airflow_txlog.storage import PLAIN
+from tests.airflow.test_erase import erase, report_of
+from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
+from tests.helpers.rows import make_table
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("signer")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "source_column", "error", "message"),
+    [
+        ({"email": [SUBJECT]}, "email", InvalidInput, "not exactly a long"),
+        ({"email": [SUBJECT], "name": ["Zoe"]}, None, InvalidJobSpec, "the source of the subjects has no column"),
+        ({"email": [SUBJECT], "number": ["seven"]}, None, InvalidInput, "not exactly a long"),
+    ],
+    ids=["one column for all", "no column", "values"],
+)
+@pytest.mark.parametrize("kind", ["parquet", "table"])
+def test_a_source_that_a_later_table_cannot_use_is_refused_before_the_first_delete(
+    tmp_path: Path,
+    columns: dict[str, list[str]],
+    source_column: str | None,
+    error: type[Exception],
+    message: str,
+    kind: str,
+) -> None:
+    tables = [make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "copies", "orders")]
+    source = make_table(tmp_path / "week", pa.table(columns))
+    (parquet,) = (tmp_path / "week").glob("*.parquet")
+    subjects = table_source(source.uri) if kind == "table" else files(str(shutil.copy(parquet, tmp_path / "w.parquet")))
+    keys = dict(zip((each.uri for each in tables), ("email", "email", "number"), strict=True))
+    with pytest.raises(error, match=message) as raised:
+        erase(tmp_path, keys, subjects=subjects, source_column=source_column)
+    assert "orders" in str(raised.value)
+    assert "canary" not in str(raised.value)
+    assert [each.latest_version() for each in tables] == [1, 1, 1]
+    assert not list((tmp_path / "reports").glob("*.json"))
+
+
+def test_a_source_with_a_column_for_each_table_erases_from_all_of_them(tmp_path: Path) -> None:
+    tables = [make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders")]
+    pq.write_table(pa.table({"email": [SUBJECT], "number": [0]}), tmp_path / "week.parquet")
+    keys = dict(zip((each.uri for each in tables), ("email", "number"), strict=True))
+    # A table that cannot be read is passed over, and stops no other.
+    keys[str(tmp_path / "none")] = "email"
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, keys, subjects=files(str(tmp_path / "week.parquet")))
+    assert [each["num_deleted_rows"] for each in report_of(tmp_path)["tables"]] == [1, 1, None]
+
+
+def test_a_report_without_digests_or_with_those_of_another_key_is_no_answer_about_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_ledger(Table.at(tmp_path / "erased", PLAIN))
+    for name, secret in (("ERASURE_KEY", "5e" * 32), ("OTHER_KEY", "5f" * 32)):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "generic", "password": secret}))
+    extra = {"erasure_ledger": "erased", "erasure_key_conn_id": "erasure_key"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "txlog", "host": str(tmp_path), "extra": extra}))
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    plain = erase(tmp_path, {users.uri: "email"})
+    hold = {"legal_hold": {users.uri: "a case"}, "require_complete": False}
+    held = erase(tmp_path, {users.uri: "email"}, request_id="r-18", **hold)
+    recorded = erase(tmp_path, {users.uri: "email"}, request_id="r-19", txlog_conn_id="lake")
+
+    def digest(xcom: dict[str, Any], key: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{SUBJECT}\n"))
+        digest_subjects(Namespace(report=xcom["report"], key_conn_id=key, type="text", conn_id=None, as_json=True))
+
+    with pytest.raises(InvalidInput, match="made without a ledger"):
+        digest(plain, "erasure_key")
+    with pytest.raises(InvalidInput, match="none of its tables was verified"):
+        digest(held, "erasure_key")
+    for key in ("other_key", "signer"):
+        with pytest.raises(LedgerKeyMissing) as raised:
+            digest(recorded, key)
+        assert raised.value.facts["key_ids"] == [DigestKey.of("5e" * 32, "").id]
