@@ -14,7 +14,9 @@ from airflow_txlog.cli.usage import UsageError, hook_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, plural
 from airflow_txlog.engine import Table
+from airflow_txlog.engine.erasure.values.key_columns import key_path
 from airflow_txlog.engine.staged_changes import DISCARD, REFUSED, StagedChange, fate_of, staged_in
+from airflow_txlog.engine.table.schema.types import Primitive
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
 from airflow_txlog.hooks.upkeep import upkeep_here
 
@@ -118,6 +120,7 @@ def traces(table: Table, args: Namespace) -> printing.Answer:
     values = _lines(args.values)
     verdicts = list(table.find_traces(args.column, values))
     left = [verdict for verdict in verdicts if not verdict.passes]
+    is_text = key_path(table.snapshot(), args.column)[-1].type is Primitive.STRING
     document = {
         "table": table.uri,
         "num_objects": len(verdicts),
@@ -134,6 +137,11 @@ def traces(table: Table, args: Namespace) -> printing.Answer:
             printing.print_rows(columns, cells)
         passed = len(verdicts) - len(left)
         print(f"{plural(len(verdicts), 'object')} read: {passed} without a trace, {len(left)} with one or not readable")
+        if is_text:
+            print(
+                f"The column {args.column} was compared by whole values, and other columns were searched inside of "
+                f"their texts. To search inside of {args.column}, name another column of texts as --column."
+            )
 
     return printing.Answer(document, show, has_failed=bool(left))
 

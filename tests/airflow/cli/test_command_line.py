@@ -461,6 +461,19 @@ def test_what_is_left_of_a_value_is_listed_without_it(txlog: Any, tmp_path: Path
     assert txlog(*given, tmp_path / "values", "--json").document["is_complete"]
 
 
+def test_a_value_inside_of_a_text_is_found_by_another_column_as_the_command_says(txlog: Any, tmp_path: Path) -> None:
+    columns = {"mail": ["anna@example.org"], "note": ["gift, ask canary@example.org"], "day": [1]}
+    table = make_table(tmp_path / "t", pa.table(columns))
+    (tmp_path / "values").write_text("canary@example.org\n")
+    found = {name: txlog("traces", table.uri, "--column", name, "--values", tmp_path / "values") for name in columns}
+    assert (found["note"].code, found["mail"].code) == (0, 1)
+    assert "compared by whole values" in found["note"].out
+    assert "To search inside of note, name another column of texts" in found["note"].out
+    assert "column 'note'" in found["mail"].out
+    (tmp_path / "days").write_text("7\n")
+    assert "whole values" not in txlog("traces", table.uri, "--column", "day", "--values", tmp_path / "days").out
+
+
 def test_a_restore_makes_an_earlier_version_the_latest(txlog: Any, folder: Path) -> None:
     before = sorted_rows(Table.open(str(folder)).to_arrow(version=1))
     assert txlog("restore", folder, "--version", 1, "--json").document == {
