@@ -216,10 +216,11 @@ class Store(ABC):
         """Return every directory under the root that this user may read, deepest first; [] if the store has none."""
         return []
 
-    def abort_unfinished(self, before_ms: int) -> int:
+    def abort_unfinished(self, before_ms: int, others: tuple[str, ...] = ()) -> int:
         """Drop unfinished multipart uploads that began before this time. Return their number.
 
-        No listing shows such files, and they cost money. Most stores have none, or drop them automatically.
+        No listing shows such files, and they cost money. Most stores have none, or drop them automatically. Those of
+        paths that begin with one of `others` stay: the folders of other tables, each with its slash.
         """
         return 0
 

@@ -76,6 +76,7 @@ class UnfinishedUpload:
     """A file that was begun in parts and not finished. `Bucket.abort` takes `upload`."""
 
     upload: Any
+    key: str
     started_ms: int
 
 

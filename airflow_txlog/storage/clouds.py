@@ -37,8 +37,9 @@ _OF_PROXY = (
 _EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 # To read the body of an answer in pieces of 256 KiB costs twice the CPU time. Larger pieces save none.
 _PIECE_BYTES = 1024 * 1024
-# A piece of the body of a request, which the connection must take within CONNECT_S.
-_SENT_BYTES = 256 * 1024
+# A piece of the body of a request. The connection must take each within CONNECT_S: 13 KiB/s are enough. Pieces of 256
+# KiB would time out below 51 KiB/s.
+_SENT_BYTES = 64 * 1024
 
 # All three clients send through urllib3, which logs each URL: that of a SAS, and of an upload to Google, is a secret.
 logging.getLogger("urllib3.connectionpool").addFilter(

@@ -395,8 +395,8 @@ class ManagedStore(Store):
     def list_directories(self) -> builtins.list[str]:
         return self._inner.list_directories()
 
-    def abort_unfinished(self, before_ms: int) -> int:
-        return self._inner.abort_unfinished(before_ms)
+    def abort_unfinished(self, before_ms: int, others: tuple[str, ...] = ()) -> int:
+        return self._inner.abort_unfinished(before_ms, others)
 
     def now_ms(self) -> int:
         return self._inner.now_ms()

@@ -242,10 +242,10 @@ class ObjectStore(Store):
                 failures[key] = error
         return failures
 
-    def abort_unfinished(self, before_ms: int) -> int:
-        count = 0
+    def abort_unfinished(self, before_ms: int, others: tuple[str, ...] = ()) -> int:
+        count, kept = 0, tuple(self._prefix + each for each in others)
         for each in self._repeated(lambda: builtins.list(self._bucket.unfinished(self._prefix))):
-            if each.started_ms < before_ms:
+            if each.started_ms < before_ms and not each.key.startswith(kept):
                 self._repeated(lambda upload=each.upload: self._bucket.abort(upload))  # type: ignore[misc]
                 count += 1
         return count

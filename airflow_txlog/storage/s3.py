@@ -321,7 +321,8 @@ class S3Bucket(RangedBucket):
             page = self._request("list_multipart_uploads", Prefix=prefix, **markers)
             for each in page.get("Uploads", ()):
                 started_ms = int(each["Initiated"].timestamp()) * 1000
-                yield UnfinishedUpload(upload=(each["Key"], each["UploadId"], {}), started_ms=started_ms)
+                key = each["Key"]
+                yield UnfinishedUpload(upload=(key, each["UploadId"], {}), key=key, started_ms=started_ms)
             if not page.get("IsTruncated"):
                 return
             markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}

@@ -298,6 +298,18 @@ def test_unfinished_files_are_dropped_where_the_service_does_not(object_store: S
     assert names(object_store) == []
 
 
+def test_unfinished_files_of_other_folders_stay(object_store: Store) -> None:
+    ours, other = object_store.open_new("innermost"), object_store.open_new("inner/x")
+    for file in (ours, other):
+        file.write(bytes(17 * MIB))
+    later_ms = object_store.now_ms() + 60_000
+    is_s3 = object_store.root.startswith("s3:")
+    assert object_store.abort_unfinished(later_ms, ("inner/",)) == (1 if is_s3 else 0)
+    ours.discard()
+    other.close()
+    assert names(object_store) == ["inner/x"]
+
+
 @pytest.mark.long("eight processes and 200 keys on each server")
 def test_of_eight_processes_one_wins_each_key(object_store: Store) -> None:
     keys = [f"_delta_log/{version:020d}.json" for version in range(200)]

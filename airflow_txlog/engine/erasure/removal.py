@@ -234,13 +234,14 @@ class _Removing:
     def _drop_uploads(self) -> None:
         """Drop the unfinished uploads of killed writers: no listing shows what they hold."""
         if self._of_others == _EVERY_FILE:
+            self._say("the folder is shared: unfinished uploads, which no listing shows, were left alone")
             return
         # A store's times may be whole seconds.
         before_ms = self._store.now_ms() - (self._writer_ms or -DAY_MS)
         try:
-            count = self._store.abort_unfinished(before_ms)
+            count = self._store.abort_unfinished(before_ms, self._of_others)
         except OSError as error:
-            self._say(f"unfinished uploads, which no listing shows, were left alone ({type(error).__name__})")
+            self._say(f"some unfinished uploads, which no listing shows, were left alone ({type(error).__name__})")
         else:
             if count:
                 self._say(f"{count} unfinished uploads of killed writers were dropped")

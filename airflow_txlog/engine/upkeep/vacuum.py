@@ -173,6 +173,8 @@ class _Run:
         if request.only is not None:
             self.orphan_before_ms = self._orphans_erased_before(request.orphan_retention_ms)
         self.visibility = Visibility(state.partition_columns, has_iceberg=state.has_iceberg)
+        # The folders of other tables below this one, each with its slash.
+        self._inside: tuple[str, ...] = ()
 
     def _orphans_erased_before(self, orphan_retention_ms: int) -> int:
         """Return the moment before which orphans that an erasure names were written: none in a shared folder."""
@@ -258,8 +260,8 @@ class _Run:
             "vacuum of %s: the files of other tables below it are left alone: %s",
             self.store.root, ", ".join(tables[:_SHOWN_FOLDERS]),
         )  # fmt: skip
-        inside = tuple(tables)
-        return [info for info in files if info.path in named.expired or not info.path.startswith(inside)]
+        self._inside = tuple(tables)
+        return [info for info in files if info.path in named.expired or not info.path.startswith(self._inside)]
 
     def _logs_above(self, files: Iterable[FileInfo], named: NamedFiles) -> list[str]:
         """Return a file of each log in the folders, at any height inside the table, of files that count as orphans."""
@@ -406,9 +408,9 @@ class _Run:
         """Drop the unfinished uploads of killed writers. A refused delete is no failure: no reader sees these files."""
         table = self.store.root
         try:
-            aborted = self.store.abort_unfinished(self.orphan_before_ms)
+            aborted = self.store.abort_unfinished(self.orphan_before_ms, self._inside)
         except OSError as error:
-            log.warning("vacuum of %s: unfinished uploads were left alone: %s", table, error)
+            log.warning("vacuum of %s: some unfinished uploads were left alone: %s", table, error)
         else:
             if aborted:
                 log.info("vacuum of %s: %d unfinished uploads were dropped", table, aborted)

@@ -231,6 +231,32 @@ def test_no_removal_waits_for_files_of_others_which_it_never_deletes(tmp_path: P
     assert inner.to_arrow().num_rows == 1
 
 
+def test_unfinished_uploads_of_tables_below_and_in_a_shared_folder_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def abort(store: LocalStore, before_ms: int, others: tuple[str, ...] = ()) -> int:
+        asked.append(others)
+        raise PermissionError
+
+    monkeypatch.setattr(LocalStore, "abort_unfinished", abort)
+    table = make_table(tmp_path / "t", rows(*OTHERS))
+    make_table(tmp_path / "t" / "inner", rows(SUBJECT))
+    keys = {"column": "email", "values": [SUBJECT]}
+    lines: list[str] = []
+    assert run(None, "erase", table, keys=keys, writer_hours=0, log=lines.append).error is None
+    assert asked == [("inner/",)]
+    assert any("some unfinished uploads" in line and "PermissionError" in line for line in lines)
+    (tmp_path / "u").mkdir()
+    (tmp_path / "u" / "notes.txt").write_text("x")
+    shared = Table.create(tmp_path / "u", SCHEMA, allow_non_empty=True)
+    append(shared, rows(*OTHERS))
+    assert run(None, "erase", shared, keys=keys, writer_hours=0, log=lines.append).error is None
+    assert len(asked) == 1
+    assert any("the folder is shared: unfinished uploads" in line for line in lines)
+
+
 class _Restores(LocalStore):
     """A store in which an earlier version is restored while a vacuum lists the table."""
 

@@ -370,11 +370,14 @@ def test_a_directory_with_hidden_files_alone_is_not_empty(tmp_path: Path) -> Non
     assert (tmp_path / "p=1" / ".crc").exists()
 
 
-def test_the_files_of_a_table_in_a_folder_of_this_one_stay(tmp_path: Path) -> None:
+def test_the_files_of_a_table_in_a_folder_of_this_one_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads_kept: list[tuple[str, ...]] = []
+    monkeypatch.setattr(LocalStore, "abort_unfinished", lambda store, before_ms, others=(): uploads_kept.append(others))
     inner = ("p=1/inner/_delta_log/00000000000000000000.json", "p=1/inner/part-0", "p=1/inner/q=1/deeper/part-0")
     put(tmp_path, "_delta_log/x", "p=1/orphan", "p=1/innermost", *inner)
     assert on_disk(tmp_path).files == [f"file://{tmp_path}/p=1/innermost", f"file://{tmp_path}/p=1/orphan"]
     assert all((tmp_path / path).exists() for path in inner)
+    assert uploads_kept == [("p=1/inner/",)]
 
 
 def test_nothing_is_deleted_outside_the_table_nor_through_a_symlink(tmp_path: Path) -> None:
