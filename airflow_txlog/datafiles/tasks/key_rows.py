@@ -25,7 +25,7 @@ from airflow_txlog.storage.limits import USUAL
 _ROWS_AT_ONCE = 2_000_000
 # If the keys are the smaller side, at least this many rows for each key, so that the keys are not hashed too often.
 _ROWS_FOR_A_KEY = 8
-# The join holds all pairs of this many rows: each may meet many.
+# A join holds the pairs of this many rows: each may meet many, and takes what conditions read of its source row.
 _PROBED_AT_ONCE = 4096
 # Whole numbers are near each other if they are this part of all numbers between them: a place takes four bytes.
 _NEAR = 4
@@ -135,7 +135,9 @@ def _placed(
 
     To look a key up in an array takes a fifth of the time of a hash join.
     """
-    for batch in rows.to_batches():
+    # Address and number of a pair take a few bytes, and a text that a condition reads may be long.
+    at_once = _PROBED_AT_ONCE if keys.num_columns > 2 else None
+    for batch in rows.to_batches(max_chunksize=at_once):
         numbers = pc.subtract(batch.column(0).cast(pa.int64()), pa.scalar(least, pa.int64()))
         is_outside = pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(places)))
         if pc.any(is_outside).as_py():

@@ -15,7 +15,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
 from airflow_txlog.datafiles.tasks import key_rows
 from airflow_txlog.datafiles.tasks.found_rows import pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import Acting, HeldKeys, pairs_of_keys
-from airflow_txlog.datafiles.tasks.row_values import ActingClauses
+from airflow_txlog.datafiles.tasks.row_values import ActingClauses, of_source
 
 NUMBERS = st.integers(-2, 2)
 TEXTS = st.sampled_from(["", "a", "A", "a ", "\u00e9", "e\u0301"])
@@ -134,6 +134,20 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
     rows = [(number,) for number in range(100)]
     assert len(found([(number,) for number in range(90, 90 + num_keys)], rows, 1, rows_at_once=20)) == 10
     assert looked_up == sizes
+
+
+class WithText(HeldKeys):
+    def read(self) -> pa.Table:
+        keys = super().read()
+        return keys.append_column(of_source("note"), pa.repeat(pa.scalar("x" * 100), keys.num_rows))
+
+
+def test_a_text_that_a_condition_reads_is_not_repeated_for_many_rows_at_once() -> None:
+    same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 20_000), pa.array(range(20_000), pa.int64())
+    rows = pa.record_batch([same, numbers], names=["c0", "address"])
+    keys = WithText(columns=(same[:1],), numbers=numbers[:1])
+    counts = [batch.num_rows for batch in pairs_of_keys(keys, ACTING, iter([rows]))]
+    assert (sum(counts), max(counts)) == (20_000, key_rows._PROBED_AT_ONCE)
 
 
 class Unread(HeldKeys):
