@@ -160,13 +160,15 @@ class FrameImages:
     """New images whose computed columns a frame has; files have the others. See `NewRows`, `SentColumns`.
 
     `rows`: the computed columns, the rows' addresses and violations, made from a scan of `bins`, neither shuffled nor
-    reordered. `first_files`: the index of each bin's first file.
+    reordered. `first_files`: the index of each bin's first file. `row_bytes`: the most that a row takes of a source,
+    once.
     """
 
     rows: DataFrame
     bins: Bins
     first_files: tuple[int, ...]
     num_rows: int
+    row_bytes: int = 0
     copies_files: ClassVar[bool] = True
 
     def add_to(self, work: Work, change_type: str | None) -> None:
@@ -177,7 +179,9 @@ class FrameImages:
     def fit_one_process(self, context: JobContext) -> bool:
         """Return whether this process may collect the computed columns and write the images."""
         limits, types = context.limits, {field.dataType.typeName() for field in self.rows.schema}
-        most = limits.computed_rows if types <= OF_FIXED_WIDTH else limits.computed_texts
+        most = limits.computed_rows
+        if not types <= OF_FIXED_WIDTH:
+            most = min(limits.computed_texts, limits.computed_bytes // max(1, self.row_bytes))
         return self.num_rows <= most and context.executor.runs_here(self.bins.weight)
 
     def collected(self, task: ImageTask) -> list[tuple[Step, pa.RecordBatch]]:
