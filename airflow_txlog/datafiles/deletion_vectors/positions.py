@@ -19,7 +19,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, reduce
+from functools import cache, reduce
 from itertools import accumulate, groupby, islice
 
 import pyarrow as pa
@@ -347,7 +347,7 @@ def united_pairs(parts: list[bytes]) -> bytes:
 def occurring(numbers: pa.Array, count: int) -> pa.BooleanArray:
     """Return for each number below `count` whether it is among the numbers, of which none is larger or negative."""
     found = places_of(numbers, count)
-    return pc.is_in(_all_below(count), value_set=numbers.cast(pa.int64())) if found is None else found.is_valid()
+    return pc.is_in(addresses(0, 0, count), value_set=numbers.cast(pa.int64())) if found is None else found.is_valid()
 
 
 def places_of(numbers: pa.Array, count: int) -> pa.Int32Array | None:
@@ -375,11 +375,6 @@ def places_of_different(values: pa.Array, most: int) -> tuple[pa.Int32Array, int
     if found is None or len(found) - found.null_count < len(values) - values.null_count:
         return None
     return found, least
-
-
-@lru_cache(maxsize=1)
-def _all_below(count: int) -> pa.Int64Array:
-    return pa.array(range(count), pa.int64())
 
 
 def whole(values: pa.ChunkedArray) -> pa.Array:

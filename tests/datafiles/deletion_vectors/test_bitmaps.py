@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.deletion_vectors.positions import covers, difference, encode_bitmap, union
+from airflow_txlog.datafiles.deletion_vectors.positions import covers, difference, encode_bitmap, occurring, union
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.deletion_vectors.test_rows import SHAPES
@@ -146,3 +146,17 @@ def test_parts_are_packed_alike_by_every_release_of_arrow(monkeypatch: pytest.Mo
     monkeypatch.delattr(pc, "InversePermutationOptions", raising=False)
     assert encoded(rows).data == packed
     assert read(encoded(rows)) == rows
+
+
+def test_numbers_that_occur_are_told_by_every_release_of_arrow_and_no_numbers_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(pc, "InversePermutationOptions", raising=False)
+    assert [occurring(pa.array([2, 0, 2], pa.int32()), count).to_pylist() for count in (3, 4)] == [
+        [True, False, True],
+        [True, False, True, False],
+    ]
+    assert occurring(pa.array([], pa.int32()), 0).to_pylist() == []
+    before = pa.total_allocated_bytes()
+    occurring(pa.array([2], pa.int32()), 1_000_000)
+    assert pa.total_allocated_bytes() - before < 1_000_000
