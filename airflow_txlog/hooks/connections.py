@@ -7,6 +7,7 @@ of any connection.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -47,6 +48,8 @@ SETTINGS = (
 )
 """The settings that the extra of a connection of type `txlog` may have."""
 
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+
 
 def check_is_txlog(connection: Any, storage_types: frozenset[str]) -> None:
     """Raise InvalidJobSpec for a connection of another type, or one whose extra has anything but our settings.
@@ -80,11 +83,20 @@ def check_is_txlog(connection: Any, storage_types: frozenset[str]) -> None:
             'such as {"storage_conn_id": "lake_keys"}.',
             argument="txlog_conn_id",
         )
-    for name in extra:
+    for name, value in extra.items():
         if name not in SETTINGS:
             raise InvalidJobSpec(
-                f"txlog_conn_id: the extra of the connection {conn_id!r} has {name!r}, which is no setting of it."
-                f"{did_you_mean(name, SETTINGS)} Nothing was read. Its settings are {', '.join(SETTINGS)}; Spark's go "
-                "into spark_conf, and those of the store into storage_options.",
+                f"txlog_conn_id: the extra of the connection {conn_id!r} has {_unknown(name, value)} Nothing was read. "
+                f"Its settings are {', '.join(SETTINGS)}; Spark's go into spark_conf, and those of the store into "
+                "storage_options.",
                 argument="txlog_conn_id",
             )
+
+
+def _unknown(name: str, value: Any) -> str:
+    """Return the words for a name that is no setting. One that may be the end of a secret is not shown."""
+    near = did_you_mean(name, SETTINGS)
+    if near or (_PLAIN.fullmatch(name) and value not in ("", None)):
+        return f"{name!r}, which is no setting of it.{near}"
+    # Airflow splits the extra in a URI at each `&`, also within a secret.
+    return "a name that is no setting. In a connection's URI, write %26 for an & within a value."

@@ -241,19 +241,24 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             raise type(error)(f"{f'{reason}. ' if reason else ''}{self._waited_for()}") from error
 
     def _waited_for(self) -> str:
-        table, condition = shown(self.place), ""
+        table = shown(self.place)
         try:
-            condition = " with " + ", ".join(f"{name}={value!r}" for name, value in self.condition().items())
+            condition = " with " + ", ".join(map(_condition_text, self.condition().items()))
+        except Exception as error:
+            condition = f", but its condition is invalid ({type(error).__name__}: {error})"
+        try:
             # After a wait in the triggerer, this process has not looked yet.
             latest = self.hook.latest_version(self.place) if self._checked is None else self._checked["version"]
-            found = f"version {latest}" if latest >= 0 else "no table"
+            look = f"its last successful look found {f'version {latest}' if latest >= 0 else 'no table'}"
         except TableNotFound:
-            found = "no table"
+            look = "its last successful look found no table"
         except Exception as error:
-            found = f"a table that cannot be read ({type(error).__name__})"
+            look = f"its last look failed ({type(error).__name__})"
         connection = "" if self.txlog_conn_id is None else f" --conn-id {self.txlog_conn_id}"
+        if self.table is not None and self.catalog_conn_id is not None:
+            connection += f" --catalog-conn-id {self.catalog_conn_id}"
         return (
-            f"The sensor waited for a version of {table}{condition}; its last look found {found}. "
+            f"The sensor waited for a version of {table}{condition}; {look}. "
             f"`airflow txlog history {table}{connection}` lists the versions."
         )
 
@@ -285,6 +290,12 @@ class TableVersionSensor(TemplatedOperator, BaseSensorOperator):
             raise error
         self.log.info("table %s is at version %s: reached", self.place, event["version"])
         return event
+
+
+def _condition_text(part: tuple[str, Any]) -> str:
+    """Return a part of the condition for a message, which may go into mails: the values of `partition` are rows'."""
+    name, value = part
+    return f"partition of {', '.join(value)}" if name == "partition" else f"{name}={value!r}"
 
 
 # Placeholders for values that are known only when the task runs.

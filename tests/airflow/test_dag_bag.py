@@ -6,7 +6,9 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, TaskGroup
@@ -122,3 +124,20 @@ def test_an_import_error_names_the_group_of_the_task() -> None:
     assert caught.value.message.startswith("DeltaDeleteOperator (task_id: nightly.forget): ")
     assert str(caught.value) == caught.value.message
     assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message
+
+
+def test_an_error_in_a_users_subclass_keeps_its_failing_line() -> None:
+    def days(text: str) -> int:
+        return int(text)
+
+    class Forget(DeltaDeleteOperator):
+        def __init__(self, *, after: str, **kwargs: Any) -> None:
+            super().__init__(predicate=f"day < {days(after)}", **kwargs)
+
+    def places(call: Callable[[], object]) -> list[str]:
+        with pytest.raises((ValueError, InvalidJobSpec)) as caught:
+            call()
+        return [place.name for place in caught.traceback][2:]
+
+    assert places(lambda: Forget(task_id="a", table_uri="/t", after="x"))[-1] == "days"
+    assert places(lambda: DeltaDeleteOperator(task_id="a", table_uri="/t", predicate="a ==")) == ["__call__"]

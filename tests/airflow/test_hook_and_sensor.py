@@ -234,19 +234,44 @@ def test_a_wait_that_took_too_long_names_the_table_the_condition_and_the_version
             **{"table_uri": "users", **given},
         )
 
-    found = "waited for a version of users with version=9, data_changes_only=False; its last look found version 1. "
+    found = "waited for a version of users with version=9, data_changes_only=False; "
+    found += "its last successful look found version 1. "
     grow(table)
     waits = sensor(version=9)
     with pytest.raises(raised, match="Sensor has timed out; ") as caught:
         waits.execute({})  # type: ignore[typeddict-item]
     assert f"{found}`airflow txlog history users --conn-id lake` lists the versions." in str(caught.value)
-    with pytest.raises(raised, match="last look found no table"):
+    with pytest.raises(raised, match="last successful look found no table"):
         sensor(version=9, table_uri="nothing").execute({})  # type: ignore[typeddict-item]
 
     # After a wait in the triggerer, the process that fails has not looked at the table.
     with pytest.raises(raised) as caught:
         sensor(version=9, deferrable=True).resume_execution("__fail__", {"error": "Trigger timeout"}, {})  # type: ignore[typeddict-item]
     assert found in str(caught.value)
+
+
+def test_the_text_of_a_skipped_wait_names_an_invalid_condition_and_no_value_of_a_partition(lake: Path) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    Table.create(str(lake / "users"), SCHEMA)
+
+    def text_of(**given: Any) -> str:
+        waits = TableVersionSensor(task_id="wait", timeout=0, never_fail=True, **given)
+        for name, value in given.items():
+            setattr(waits, name, value if value != "{{ x }}" else "seven")
+        with pytest.raises(AirflowSkipException) as caught:
+            waits.resume_execution("__fail__", {"error": "Trigger timeout"}, {})  # type: ignore[typeddict-item]
+        return str(caught.value)
+
+    invalid = text_of(table_uri=str(lake / "users"), version="{{ x }}")
+    assert "condition is invalid (InvalidInput: version must be a version number; found 'seven'.)" in invalid
+    assert "its last successful look found version 0." in invalid
+    by_partition = text_of(table_uri=str(lake / "users"), partition={"person": "Ada", "day": "1"})
+    assert "with partition of person, day; " in by_partition
+    assert "Ada" not in by_partition
+    by_name = text_of(table="sales.orders", catalog_conn_id="nowhere", version=9)
+    assert "its last look failed (" in by_name
+    assert "`airflow txlog history sales.orders --catalog-conn-id nowhere` lists" in by_name
 
 
 def test_a_deferrable_sensor_fails_as_airflows_sensors_do(tmp_path: Path) -> None:

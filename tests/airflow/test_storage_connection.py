@@ -328,6 +328,14 @@ def test_an_extra_with_anything_but_settings_is_refused(
     assert not TxlogHook(name).test_connection()[0]
 
 
+def test_the_end_of_a_secret_that_airflow_splits_at_an_ampersand_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for end in (f'abc&{SECRET}"}}', f"abc&{SECRET}"):
+        monkeypatch.setenv("AIRFLOW_CONN_SPLIT", f'txlog://%2Flake?storage_options={{"key":"AK","secret":"{end}')
+        with pytest.raises(InvalidJobSpec, match=r"has a name that is no setting.*write %26 for an &") as raised:
+            TxlogHook("split").table("t")
+        assert SECRET not in raised.value.message
+
+
 def test_the_form_of_a_connection_has_its_settings() -> None:
     assert set(get_provider_info()["connection-types"][0]["conn-fields"]) == set(SETTINGS)
 

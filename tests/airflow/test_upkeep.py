@@ -187,3 +187,11 @@ def test_wrong_arguments_are_errors_of_the_dag(tmp_path: Path) -> None:
             DeltaUpkeepOperator(task_id="t", tables="/lake", **arguments)
     with pytest.raises((TxlogError, AirflowException), match="no table"):
         execute(str(tmp_path))
+
+
+def test_an_empty_list_of_another_task_is_nothing_to_do() -> None:
+    with pytest.raises(InvalidJobSpec, match="tables is empty"):
+        DeltaUpkeepOperator(task_id="keep", tables=[])
+    keep = DeltaUpkeepOperator(task_id="keep", tables="{{ ti.xcom_pull('find') }}", runner="in_process")
+    keep.tables = []
+    assert keep.execute({}) == {"tables": [], "failed": [], "left": []}

@@ -42,7 +42,7 @@ class NamedInErrors(BaseOperatorMeta):
                 task.__init__(*args, **kwargs)
             except Exception as error:
                 name_task(error, task, kwargs.get("task_id"))
-                if isinstance(error, _OF_ARGUMENTS):
+                if isinstance(error, _OF_ARGUMENTS) and _is_ours(error):
                     # The traceback ends here, one place below the line of the DAG file.
                     raise error.with_traceback(None) from error.__cause__
                 raise
@@ -53,6 +53,16 @@ class NamedInErrors(BaseOperatorMeta):
             """The parameters of the constructor, which `inspect` would take from `__call__`."""
             signature = inspect.signature(cls.__init__)
             return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _is_ours(error: Exception) -> bool:
+    """Return whether only code of this package and of Airflow ran below the metaclass: no subclass of a user."""
+    places = error.__traceback__ and error.__traceback__.tb_next
+    while places:
+        if str(places.tb_frame.f_globals.get("__name__")).partition(".")[0] not in ("airflow", "airflow_txlog"):
+            return False
+        places = places.tb_next
+    return True
 
 
 def name_task(error: Exception, task: object, task_id: Any = None) -> None:

@@ -91,7 +91,8 @@ class DeltaUpkeepOperator(ManyJobsOperator):
         try:
             report = run_upkeep(
                 self.hook,
-                self._places(),
+                # A literal empty list was refused when the DAG was parsed. A task that found no table gives one.
+                [] if self.tables == [] else self._places(),
                 lambda table, limits: self._spec_of(context, table, limits),
                 lambda spec: self.run_job(context, spec, spec.table_uri),
                 self.log.info,
