@@ -22,7 +22,7 @@ class DeltaDeleteOperator(LimitedOperator):
         (`numKeysGiven`; `numKeys` without repetitions) and the matching keys (`numKeysMatched`). (templated)
     :param key_column: the column of the table that contains the keys. (templated)
     :param source_column: the column of the source that contains the keys. Default: the only column, or the column named
-        `key_column`. (templated)
+        `key_column`; only the latter in a CSV file with a header and without a schema. (templated)
     :param require_match: fail without a change if the predicate is true for no row (MatchNotFound), or a key is in no
         row (KeysNotFound).
     :param sensitive: as in `DataChangingOperator`, but True by default, and also for `keys`, because deleted rows often

@@ -17,6 +17,7 @@ from airflow_txlog.engine.erasure.values.spellings import identifier_of
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec
 from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.jobs.source.headers import has_unchecked_header
 from airflow_txlog.jobs.sql.gate import SqlGate
 
 _KEY = re.compile(r"[+-]?\d|.*@")
@@ -60,6 +61,17 @@ def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapsho
 
 def key_source_column(described: KeySource, names: Sequence[str]) -> str:
     """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec."""
+    wanted = described.column if described.source_column is None else described.source_column
+    found = [name for name in names if name.lower() == wanted.lower()]
+    if len(found) != 1 and has_unchecked_header(described.source):
+        # The names may be the first row: they are not shown.
+        raise InvalidJobSpec(
+            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}. Nothing was changed. Name the "
+            "column that holds the keys as keys.source_column. A CSV file without a header, read with "
+            'options={"header": "true"}, loses its first key to the name of the column: read it with '
+            'options={"header": "false"} and a schema.',
+            argument="keys.source_column",
+        )
     if described.source_column is None and len(names) == 1:
         if _is_like_a_key(names[0]):
             raise InvalidJobSpec(
@@ -69,8 +81,6 @@ def key_source_column(described: KeySource, names: Sequence[str]) -> str:
                 argument="keys.source",
             )
         return names[0]
-    wanted = described.column if described.source_column is None else described.source_column
-    found = [name for name in names if name.lower() == wanted.lower()]
     if len(found) != 1:
         # Of a file without a header they are the first row.
         names = ["(like a key)" if _is_like_a_key(name) else name for name in names]

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from airflow_txlog.contract.operations import FileView
+from airflow_txlog.contract.operations import AnySource, FileView, QuerySource
 from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, row_does_not_fit
 from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
 from airflow_txlog.datafiles.text_lines import (
@@ -51,6 +51,13 @@ def has_checked_header(view: FileView) -> bool:
     """Return whether the files have headers that must agree with their columns."""
     options = options_of(view)
     return view.format == "csv" and is_true(options, "header") and not is_true(options, "enforceschema")
+
+
+def has_unchecked_header(source: AnySource) -> bool:
+    """Return whether names of columns may come from a CSV file's first line, which nothing shows to be a header."""
+    views = source.views.values() if isinstance(source, QuerySource) else (source,)
+    files = (view for view in views if isinstance(view, FileView) and view.format == "csv" and view.schema is None)
+    return any(is_true(options_of(view), "header") for view in files)
 
 
 def checked_quote(view: FileView) -> str | None:

@@ -47,8 +47,9 @@ class ErasureOperator(ManyJobsOperator):
         (`{"r-17": ["a@example.org"], "r-18": files(…)}`). They are worked on together, and each gets its own report.
         Another task's output may give them; then let it name sources, because Airflow keeps XComs. (templated)
     :param source_column: the column of a source that has the keys, for all tables. If you leave it out, a source of one
-        column gives that one. From a source of several columns, each table takes the column with the name of its key:
-        with `tables={"/lake/users": "email", "/lake/orders": "user_id"}`, `email` for users and `user_id` for orders.
+        column gives that one. From a source of several columns, and from a CSV file with a header and without a schema,
+        each table takes the column with the name of its key: with
+        `tables={"/lake/users": "email", "/lake/orders": "user_id"}`, `email` for users and `user_id` for orders.
         (templated)
     :param report_uri: the folder for the report, outside of every table. (templated)
     :param requested_at: the time of the request, as a datetime or as ISO 8601. (templated)

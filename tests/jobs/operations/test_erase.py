@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import FileView, KeySource, QuerySource
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Table
-from airflow_txlog.errors import InvalidInput
+from airflow_txlog.errors import InvalidInput, InvalidJobSpec
+from airflow_txlog.jobs.source.given_keys import key_source_column
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, folder_of, is_gone, rows
 from tests.helpers.depth import depth
@@ -90,6 +92,23 @@ def test_the_first_subject_of_a_file_without_a_header_is_not_lost_as_the_name_of
     assert error["type"] == "InvalidJobSpec"
     assert key not in repr((error, lines))
     assert table.to_arrow().num_rows == 4
+
+
+@pytest.mark.parametrize("first", ["C-1001", "DE02120300000000202051", "alice"])
+def test_the_first_row_of_a_csv_file_is_the_name_of_a_column_only_if_it_names_the_key(first: str) -> None:
+    view = FileView(format="csv", path="/in", options={"Header": "True"})
+    query = QuerySource(sql="SELECT * FROM v", views={"v": view})
+    sources: tuple[FileView | QuerySource, ...] = (view, query)
+    for source in sources:
+        for names in ([first], [first, "2026-01-01"]):
+            with pytest.raises(InvalidJobSpec, match=r"source_column.*header.*schema") as caught:
+                key_source_column(KeySource(column="email", source=source), names)
+            assert first not in str(caught.value)
+        assert key_source_column(KeySource(column="email", source=source), ["EMAIL"]) == "EMAIL"
+        named = KeySource(column="email", source=source, source_column="who")
+        assert key_source_column(named, ["Who"]) == "Who"
+    checked = FileView(format="csv", path="/in", options={"header": "true"}, schema="who STRING")
+    assert key_source_column(KeySource(column="email", source=checked), ["who"]) == "who"
 
 
 @pytest.mark.parametrize(
