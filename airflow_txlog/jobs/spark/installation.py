@@ -76,7 +76,7 @@ def not_started(error: Exception, why: str | None = None) -> TxlogError:
 
 def start_advice(cause: str) -> str:
     """Return the advice for a JVM that did not start here, by the cause."""
-    if os.strerror(errno.ENOSPC) in cause:
+    if any(os.strerror(number) in cause for number in (errno.ENOSPC, errno.EDQUOT)):
         return temporary_disk_is_full()
     try:
         pwd.getpwuid(os.geteuid())

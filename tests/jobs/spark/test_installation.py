@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -100,3 +101,8 @@ def test_no_warm_spark_is_started_for_a_client_that_lacks_a_package(
     monkeypatch.setattr(server, "_started", lambda *given: pytest.fail("a Spark was started"))
     with pytest.raises(JobError, match=rf"No module named '{absent}'.*airflow-provider-txlog\[connect\]"):
         server.lease_session({}, lambda line: None)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_without_room_is_named_as_the_reason_why_spark_does_not_start(number: int) -> None:
+    assert "TMPDIR" in installation.start_advice(f"java.io.IOException: {os.strerror(number)}")
