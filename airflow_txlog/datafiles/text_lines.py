@@ -345,10 +345,14 @@ def _check_quotes(lines: pa.StringArray, csv: CsvFormat) -> None:
     doubled = has_doubled_quotes(lines, csv.delimiter)
     if csv.escape is None and _any(doubled):
         raise UnfitRow(_first(doubled), None, DOUBLED_QUOTE)
+    if csv.escape == "\\":
+        # Spark's own reading is asked for, and it may end a value at a doubled quote.
+        return
     # A quote at the end closes such a line.
     closed = pc.binary_join_element_wise(lines, '"', "")
     is_open = pc.and_not(_are_values(closed, csv.delimiter, _DOUBLED), _are_values(lines, csv.delimiter, _DOUBLED))
-    is_open = pc.and_not(is_open, pc.match_substring(lines, "\\"))
+    if csv.escape is None:
+        is_open = pc.and_not(is_open, pc.match_substring(lines, "\\"))
     if _any(is_open):
         raise UnfitRow(_first(is_open), None, OPEN_QUOTE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.text_lines import CsvFormat, Uncertain, rows_of_csv
+from airflow_txlog.datafiles.text_lines import CsvFormat, Uncertain, UnfitRow, rows_of_csv
 
 COLUMNS = pa.schema([("t", pa.string()), ("n", pa.int32())])
 
@@ -27,6 +27,16 @@ def test_a_doubled_quote_is_a_quote_if_that_is_the_escape() -> None:
     for line in ('"a"b",1', 'a""b,1', '"a"",1', ' "a""b",1', '"a\\"b",1'):
         with pytest.raises(Uncertain, match="quote"):
             rows([line], escape='"')
+
+
+def test_a_line_that_ends_inside_of_quotes_is_an_error_unless_spark_s_own_reading_is_chosen() -> None:
+    columns = pa.schema([("t", pa.string()), ("u", pa.string())])
+    for escape, line in ((None, 'x,"a'), ('"', 'x,"a'), ('"', 'x,"a\\b')):
+        with pytest.raises(UnfitRow):
+            rows_of_csv(pa.array([line]), columns, CsvFormat(escape=escape, is_strict=True))
+    for escape, line in (("\\", '1,"6"",z'), ("\\", 'x,"a""'), (None, 'x,"a\\b')):
+        with pytest.raises(Uncertain):
+            rows_of_csv(pa.array([line]), columns, CsvFormat(escape=escape, is_strict=True))
 
 
 @pytest.mark.parametrize(
