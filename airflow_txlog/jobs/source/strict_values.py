@@ -31,20 +31,26 @@ _PADDED = re.compile(r'"(?:type|elementType|keyType|valueType)":"(?:var)?char\('
 
 
 def text_options(view: FileView) -> dict[str, str]:
-    """Return the options of a view with the mode that it has without one."""
-    return {**view.options, "mode": "FAILFAST"} if is_strict(view) else dict(view.options)
+    """Return the options of a view with the mode that it has without one.
+
+    Spark counts the values of a row of CSV only if it reads all columns, also those that a query leaves out.
+    """
+    if not is_strict(view):
+        return dict(view.options)
+    return {**view.options, "mode": "FAILFAST", **({"columnPruning": "false"} if view.format == "csv" else {})}
 
 
 @dataclass(frozen=True)
 class StrictColumns:
     """The columns that Spark reads as texts, by name, with the types that they become.
 
-    `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `folders`: the
-    columns of folders, by lower-case name.
+    `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `separator`:
+    what is between values of CSV. `folders`: the columns of folders, by lower-case name.
     """
 
     fields: Mapping[str, StructField]
     quote: str | None = None
+    separator: str = ","
     folders: frozenset[str] = frozenset()
 
     def read_as(self, schema: StructType) -> StructType:
@@ -82,7 +88,7 @@ class StrictColumns:
             # With the default escape, Spark keeps "a""b" as it is, and reads "a""" as a"".
             at_end = text.startswith(self.quote) | text.endswith(self.quote)
             kind, value, metadata = DOUBLED_QUOTE, text, of_frame.metadata
-            is_kept = ~(text.contains(2 * self.quote) & at_end)
+            is_kept = ~(text.contains(2 * self.quote) & at_end) & ~self._is_cut(frame, text, self.quote)
         else:
             kind, value, metadata = _shown(field), text.try_cast(field.dataType), field.metadata
             is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
@@ -91,6 +97,17 @@ class StrictColumns:
         file = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
         refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, kind)} "), file if names_files else F.lit("")))
         return F.when(text.isNull() | is_kept, value).otherwise(refusal).alias(name, metadata=metadata)
+
+    def _is_cut(self, frame: DataFrame, text: Column, quote: str) -> Column:
+        """Return whether Spark may have cut a value at a doubled quote: `"6"",",b` as `6"` and `,b`.
+
+        The first part ends with a quote. A later one begins with a separator, or with a quote and a separator.
+        """
+        begins = text.startswith(self.separator) | text.startswith(quote + self.separator)
+        values = (frame[quoted(name)].cast("string") for name in frame.columns if name.lower() not in self.folders)
+        one, mark = re.escape(quote), re.escape(self.separator)
+        both = F.concat_ws("\0", *values).rlike(rf"(?s){one}\x00(?:.*\x00)?(?:{one})?{mark}")
+        return (text.endswith(quote) | begins) & both
 
 
 def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool) -> StrictColumns:
@@ -108,7 +125,8 @@ def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool
         kinds += [DecimalType] if shows_numbers and "locale" not in options else []
         kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
     fields = {each.name: each for each in schema or () if isinstance(each.dataType, tuple(kinds))}
-    return StrictColumns(fields, checked_quote(view))
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    return StrictColumns(fields, checked_quote(view), separator)
 
 
 def given_columns(schema: str, argument: str) -> StructType:

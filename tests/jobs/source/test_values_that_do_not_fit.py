@@ -295,6 +295,42 @@ def test_a_doubled_quote_is_an_error_until_the_author_chooses_the_escape(
 
 
 @pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ('"Nails 6"",",Oslo', 'Nails 6",'),
+        ('"6"",,",Oslo,x', '6",,'),
+    ],
+)
+def test_a_doubled_quote_before_a_separator_is_an_error_if_texts_follow(
+    tmp_path: Path, session: SparkSession | None, values: str, expected: str
+) -> None:
+    schema = NOTES + ", town STRING" + ", more STRING" * values.endswith("x")
+    text = f"{schema.replace(' INT', '').replace(' STRING', '').replace(', ', ',')}\n2,{values}\n"
+    error = error_of(load_notes(tmp_path, session, text, schema=schema))
+    assert 'a value with a doubled quote ("")' in error["message"]
+    assert "Oslo" not in str(error)
+    committed(load_notes(tmp_path, session, text, schema=schema, escape='"'))
+    assert notes(tmp_path) == [expected]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("line", "column"), [("1,a, b,7", "qty"), ('1,"Nails 6"",",7', "note")])
+def test_a_column_that_a_query_leaves_out_is_checked(
+    tmp_path: Path, spark: SparkSession, line: str, column: str
+) -> None:
+    (tmp_path / "a.csv").write_text(line + "\n")
+    kind = "STRING" if column == "qty" else "INT"
+    view = {"format": "csv", "path": f"{tmp_path}/a.csv", "schema": f"id INT, note STRING, qty {kind}"}
+    source = {"sql": f"SELECT id, {column} FROM v", "views": {"v": view}}
+    error = error_of(
+        run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), spark)
+    )
+    assert error["type"] == "InvalidInput"
+    assert "does not fit" in error["message"]
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
 def test_a_header_with_a_doubled_quote_is_an_error_until_the_author_chooses_the_escape(
     tmp_path: Path, session: SparkSession | None
 ) -> None:
