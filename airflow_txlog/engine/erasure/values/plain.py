@@ -23,6 +23,8 @@ _Form = TypeVar("_Form", str, bytes)
 _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 _INT96 = struct.Struct("<qI")
 _JULIAN_1970, _DAY_US = 2_440_588, 86_400_000_000
+# It holds each integer, and each decimal of a column.
+_WIDEST = pa.decimal256(76, 38)
 _INTEGER_BYTES = {"INT32": 4, "INT64": 8}
 
 
@@ -182,9 +184,16 @@ def cast_exactly(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
     Arrow alone takes the nearest float or decimal of a number, and the day of a time. It may be another subject.
     """
-    types, found = pa.types, values.cast(kind)
+    types = pa.types
+    if is_bytes(kind) or not isinstance(values.type, pa.BaseExtensionType):
+        values = plain_array(values)
     if values.type == kind or types.is_null(values.type):
-        return found
+        return values.cast(kind)
+    numbers = [types.is_integer(each) or types.is_decimal(each) for each in (values.type, kind)]
+    if all(numbers) and (types.is_decimal(values.type) or types.is_decimal(kind)):
+        # Between the two, Arrow looks at the digits that the types allow, not at the values.
+        values = values.cast(_WIDEST)
+    found = values.cast(kind)
     if types.is_boolean(values.type) and (types.is_integer(kind) or types.is_floating(kind)):
         raise pa.ArrowInvalid("a boolean is no number")
     if types.is_floating(kind) and is_text(values.type):
