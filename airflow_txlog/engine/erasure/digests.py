@@ -13,18 +13,16 @@ Source: RFC 2104; Unicode Standard Annex 15.
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, InvalidOperation
 from functools import cached_property
 from typing import Any, NoReturn, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US
+from airflow_txlog.engine.erasure.values.equivalents import normal_texts
 from airflow_txlog.engine.erasure.values.plain import is_bytes, plain_array
 from airflow_txlog.errors import InvalidInput
 
@@ -124,7 +122,7 @@ def canonical_forms(values: pa.Array) -> list[bytes | None]:
     values = plain_array(values)
     kind, types = values.type, pa.types
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return _tagged(b"s:", _normal_texts(values))
+        return _tagged(b"s:", normal_texts(values).to_pylist())
     if is_bytes(kind) or types.is_binary_view(kind):
         return _tagged(b"b:", values.to_pylist())
     if types.is_integer(kind):
@@ -151,20 +149,6 @@ def _tagged(tag: bytes, forms: Iterable[bytes | None]) -> list[bytes | None]:
 
 def _each(form: Callable[[Any], bytes], values: Iterable[Any]) -> list[bytes | None]:
     return [None if value is None else form(value) for value in values]
-
-
-def _normal_texts(texts: pa.Array) -> list[bytes | None]:
-    with suppress(pa.ArrowException):
-        return pc.utf8_normalize(texts.cast(pa.large_string()), form="NFC").cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
-    # A file may hold texts that are not UTF-8.
-    return _each(_normal_text, texts.cast(pa.large_binary()).to_pylist())
-
-
-def _normal_text(text: bytes) -> bytes:
-    try:
-        return unicodedata.normalize("NFC", text.decode()).encode()
-    except UnicodeDecodeError:
-        return text
 
 
 def _number(value: Any) -> bytes:

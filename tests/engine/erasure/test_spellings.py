@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -65,6 +66,41 @@ def test_a_value_of_char_is_found_with_and_without_its_spaces(tmp_path: Path) ->
         assert [each.verdict for each in found] == ["found"] * 2
         assert all(any(trace.place == "rows, column 'email'" for trace in each.traces) for each in found)
         assert set(forms_of(table.snapshot(), given).key_values.to_pylist()) == {SUBJECT, SUBJECT.ljust(40)}
+
+
+@pytest.mark.parametrize(
+    "given", ["m\u00fcller@example.org", "\uae40\uac10@example.org", "\u00e9" * 10 + "@example.org"]
+)
+@pytest.mark.parametrize("is_given_padded", [False, True])
+def test_a_value_of_char_is_found_in_another_form_of_unicode(
+    tmp_path: Path, given: str, *, is_given_padded: bool
+) -> None:
+    """Spark pads each spelling to the same number of characters."""
+    table = table_of(tmp_path / "t", pa.schema([("email", pa.string())]), ("__CHAR_VARCHAR_TYPE_STRING", "char(40)"))
+    nfd = unicodedata.normalize("NFD", given).ljust(40)
+    others = ["a@example.org".ljust(40), "\uffdc@example.org".ljust(40)]
+    append(table, pa.table({"email": [others[0], nfd, others[1]]}))
+    found = table.find_traces("email", [given.ljust(40) if is_given_padded else given])
+    assert [each.verdict for each in found if each.path.endswith(".parquet")] == ["found"]
+    forms = forms_of(table.snapshot(), given)
+    mixed = given[:1] + unicodedata.normalize("NFD", given[1:])
+    assert forms.are_values(pa.array([nfd, mixed.ljust(40), *others, None])).to_pylist()[:4] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_text_that_is_not_utf_8_ends_no_search_for_a_key_of_many_spellings(tmp_path: Path) -> None:
+    given = "\uae40\uac10@example.org"
+    table = Table.create(tmp_path / "t", pa.schema([("email", pa.string())]))
+    forms = forms_of(table.snapshot(), given)
+    rows = pa.array([b"\xff\xfe", unicodedata.normalize("NFD", given).encode(), None, b"bob"])
+    texts = pa.Array.from_buffers(pa.string(), len(rows), rows.buffers())
+    assert len(forms.normal_forms)
+    assert forms.are_values(texts).to_pylist()[1] is True
+    assert pc.sum(forms.are_values(texts)).as_py() == 1
 
 
 def test_a_collation_makes_other_texts_equal_and_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from functools import cache
 from math import prod
 from unicodedata import combining, decomposition, normalize
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 MOST_SPELLINGS = 64
 """The most spellings of a text that are tried besides NFC and NFD."""
 # No other plane has characters that are canonically equivalent to others, except marks of notes and rare scripts.
@@ -45,6 +48,21 @@ def are_all_tried(text: str) -> bool:
     parts = [*_parts(normalize("NFD", text))]
     has_more = any(len(part) > _MOST_MARKS + 1 for part in parts)
     return not has_more and prod(map(len, map(_spellings, parts))) <= MOST_SPELLINGS
+
+
+def normal_texts(texts: pa.Array) -> pa.LargeBinaryArray:
+    """Return the bytes of each text in NFC. A file may hold texts that are not UTF-8: they stay as they are."""
+    with suppress(pa.ArrowException):
+        return pc.utf8_normalize(texts.cast(pa.large_string()), form="NFC").cast(pa.large_binary())
+    given = texts.cast(pa.large_binary()).to_pylist()
+    return pa.array([None if text is None else _normal_text(text) for text in given], pa.large_binary())
+
+
+def _normal_text(text: bytes) -> bytes:
+    try:
+        return normalize("NFC", text.decode()).encode()
+    except UnicodeDecodeError:
+        return text
 
 
 def _is_plain(text: str) -> bool:

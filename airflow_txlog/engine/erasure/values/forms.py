@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.erasure.values.equivalents import are_all_tried, equivalents
+from airflow_txlog.engine.erasure.values.equivalents import are_all_tried, equivalents, normal_texts
 from airflow_txlog.engine.erasure.values.key_columns import key_path
 from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
@@ -138,7 +138,9 @@ class Forms:
         if self.lengths:
             plain = {text.rstrip(" ") or text for text in found}
             found |= plain.union(*({text.ljust(length) for text in plain} for length in self.lengths))
-        return frozenset(found.union(*map(equivalents, found)))
+        found = found.union(*map(equivalents, found))
+        # Writers count the characters of each spelling when they pad it.
+        return frozenset(found.union(*({(each.rstrip(" ") or each).ljust(n) for each in found} for n in self.lengths)))
 
     @cached_property
     def key_values(self) -> pa.Array:
@@ -183,8 +185,8 @@ class Forms:
         values = plain_array(leaf)
         found = self._are_forms(values)
         if is_text(values.type) and len(self.normal_forms):
-            normal = pc.utf8_normalize(values, "NFC").cast(pa.string())
-            found = pc.or_(found, pc.is_in(normal, value_set=self.normal_forms))
+            normal = normal_texts(pc.ascii_rtrim(values, " ") if self.lengths else values)
+            found = pc.or_(found, pc.is_in(normal, value_set=self.normal_forms.cast(pa.large_binary())))
         return found
 
     def _are_forms(self, values: pa.Array) -> pa.Array:
@@ -194,7 +196,11 @@ class Forms:
     def normal_forms(self) -> pa.StringArray:
         """The values of which not each spelling is among the `texts`, in NFC: a key is compared with them, too."""
         texts = self.values.to_pylist() if is_text(self.values.type) else []
-        return pa.array([normalize("NFC", text) for text in texts if not are_all_tried(text)], pa.string())
+        return pa.array([self._normal_form(text) for text in texts if not are_all_tried(text)], pa.string())
+
+    def _normal_form(self, text: str) -> str:
+        # Of CHAR, without the spaces at the end.
+        return normalize("NFC", text.rstrip(" ") if self.lengths else text)
 
     @cached_property
     def _normal(self) -> frozenset[str]:
@@ -325,7 +331,7 @@ class Forms:
 
         So does a member that is a value in a spelling which no text is searched for.
         """
-        if key.lower() in self.names and normalize("NFC", text) in self._normal:
+        if key.lower() in self.names and self._normal_form(text) in self._normal:
             return True
         # The groups of an identifier, such as a table's, are no numbers.
         if not self._common or identifier_of(text) is not None:
