@@ -7,6 +7,7 @@ invariant: a commit that cannot be read adds no name, because the search itself 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -26,16 +27,19 @@ _METADATA = b'"metaData"'
 def with_former_names(table: DeltaTable, forms: Forms) -> Forms:
     """Return the forms of a column with the paths that it, and other columns of its name, had in the versions of the
     log.
+
+    Not of a column that the table still has under another name: its values are no keys now.
     """
     logical, physical = tuple(forms.paths)[:2]
     if logical == physical or not forms.need_names:
         return forms
     found: set[str] = set()
-    for metadata in _in_log(table):
-        for path in _paths_of(metadata, table.uri):
-            own = ".".join(each.name for each in path), ".".join(each.physical_name for each in path)
-            if own[0].lower() == logical.lower() or own[1] == physical:
-                found.update(own)
+    # Those of the last metadata are the table's now.
+    versions = [[*_names_of(metadata, table.uri)] for metadata in _in_log(table)]
+    others = {path for name, path in versions[-1] if name.lower() != logical.lower()} if versions else set()
+    for own in itertools.chain(*versions):
+        if own[1] == physical or (own[0].lower() == logical.lower() and own[1] not in others):
+            found.update(own)
     return replace(forms, paths=(*forms.paths, *sorted(found - set(forms.paths))))
 
 
@@ -47,9 +51,11 @@ def struct_paths(columns: StructType, above: tuple[StructField, ...] = ()) -> It
             yield from struct_paths(column.type, (*above, column))
 
 
-def _paths_of(metadata: Metadata, uri: str) -> Iterator[tuple[StructField, ...]]:
+def _names_of(metadata: Metadata, uri: str) -> Iterator[tuple[str, str]]:
+    """Yield the logical and the physical path of each column and member of a struct, with dots."""
     with suppress(TxlogError):
-        yield from struct_paths(table_schema(metadata, uri))
+        for path in struct_paths(table_schema(metadata, uri)):
+            yield ".".join(each.name for each in path), ".".join(each.physical_name for each in path)
 
 
 def _in_log(table: DeltaTable) -> Iterator[Metadata]:
