@@ -34,7 +34,7 @@ from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text
-from airflow_txlog.engine.table.snapshot.scan import read_rows
+from airflow_txlog.engine.table.snapshot.scan import read_row_batches
 from airflow_txlog.engine.upkeep.vacuum_plan import milliseconds
 from airflow_txlog.exactly_once.transactions import remove_saved_work
 from airflow_txlog.jobs.context import FixedTexts, JobContext, SavedInputs
@@ -106,8 +106,7 @@ class _Erasure:
         forms = requests.forms
         self._plan("delete", requests, lists)
         deleted = delete(self._as(self._delete(snapshot, forms)))
-        # None where whole files went, and the log does not state their rows.
-        self._ends("delete", deleted, num_rows=deleted.metrics.get("numDeletedRows"))
+        self._ends("delete", deleted, num_rows=_num_deleted(deleted).get("numDeletedRows"))
         # Its keys are written down there; what is left would count as an object that cannot be read.
         remove_saved_work(context.store, context.inputs_folder)
         self._plan("purge", requests, lists)
@@ -119,7 +118,7 @@ class _Erasure:
             context.log(f"{wait.path} stays until {moment_text(wait.until_ms)}: {wait.why}")
         metrics = {
             "numSubjects": len(forms.values),
-            "numDeletedRows": deleted.metrics.get("numDeletedRows", 0),
+            **_num_deleted(deleted),
             "numRemovedFiles": purged.metrics.get("numRemovedFiles", 0),
             "numDeletedFiles": removal.deleted_files,
             "numDeletedLogFiles": removal.deleted_log_files,
@@ -161,9 +160,12 @@ class _Erasure:
         if not len(forms.normal_forms):
             return forms.key_values
         path = [each.name for each in key_path(snapshot, self._described.column)]
-        rows = read_rows(snapshot, None, path[:1]).column(0)
-        stored = pc.unique(pc.struct_field(rows, path[1:]) if path[1:] else rows).drop_null()
-        return pa.concat_arrays([forms.key_values, stored.filter(forms.are_values(stored))]).unique()
+        found = [forms.key_values]
+        for batch in read_row_batches(snapshot, path[:1]):
+            rows = batch.column(0)
+            stored = pc.unique(pc.struct_field(rows, path[1:]) if path[1:] else rows).drop_null()
+            found.append(stored.filter(forms.are_values(stored)))
+        return pa.concat_arrays(found).unique()
 
     def _killed_before(self, snapshot: Snapshot, requests: Requests, lists: Store) -> KilledRuns:
         """Return what earlier runs did for these requests and did not record.
@@ -404,3 +406,10 @@ class _Erasure:
         # Its inputs lie in the folder that is deleted after this job.
         step.job_id = self._context.job_id
         return step
+
+
+def _num_deleted(deleted: JobResult) -> dict[str, int]:
+    """Return the metric of the deleted rows; none where whole files went, and the log does not state their rows."""
+    name = "numDeletedRows"
+    known = {name: 0} | deleted.metrics if deleted.status == "nothing_to_do" else deleted.metrics
+    return {name: known[name]} if name in known else {}

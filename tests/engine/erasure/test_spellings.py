@@ -242,6 +242,40 @@ def test_a_number_counts_in_a_dropped_column_that_had_the_name_of_the_key(tmp_pa
     assert not [each for each in Table.open(table.uri).find_traces("id", [7312346]) if not each.passes]
 
 
+def test_a_number_in_a_column_that_gave_its_name_to_the_key_is_of_another_person(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    append(table, pa.table({"id": [7312345, 5]}))
+    committed(run(None, "alter", table, rename_columns={"id": "legacy_id"}))
+    committed(run(None, "alter", table, add_columns={"id": "bigint"}))
+    table = Table.open(table.uri)
+    append(table, pa.table({"legacy_id": [6], "id": [7312346]}))
+    assert all(each.passes for each in Table.open(table.uri).find_traces("id", [7312345]))
+    held = [each.path for each in Table.open(table.uri).find_traces("id", [7312346]) if not each.passes]
+    assert any(path.endswith(".parquet") for path in held)
+
+
+@pytest.mark.parametrize("column", ["email", "person.email"])
+def test_a_key_of_many_spellings_is_compared_with_one_file_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    given = "\uae40\uac10@example.org"
+    stored = given[:1] + unicodedata.normalize("NFD", given[1:])
+    files = []
+    for number in range(3):
+        emails = pa.array([stored, f"a{number}@example.org", f"b{number}@example.org", None])
+        nested = pa.StructArray.from_arrays([emails], ["email"])
+        files.append(pa.table({"email": emails} if column == "email" else {"person": nested}))
+    table = Table.create(tmp_path / "t", files[0].schema)
+    for rows in files:
+        append(table, rows)
+    compared, are_values = [], Forms.are_values
+    monkeypatch.setattr(Forms, "are_values", lambda self, leaf: compared.append(len(leaf)) or are_values(self, leaf))
+    committed(run(None, "erase", table, keys={"column": column, "values": [given]}, writer_hours=0))
+    assert max(compared) <= 4
+    assert Table.open(table.uri).to_arrow().num_rows == 9
+
+
 @pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])
 def test_a_char_of_endless_length_is_refused(tmp_path: Path, length: str) -> None:
     mark = ("__CHAR_VARCHAR_TYPE_STRING", f"char({length})")

@@ -40,6 +40,14 @@ def read_rows(snapshot: Snapshot, predicate: Predicate | None = None, columns: S
     return rows.select(wanted.names)
 
 
+def read_row_batches(snapshot: Snapshot, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield all rows with these columns, in no order; of a batch at a time, so that few stay in memory.
+
+    Raises as `read_rows` does.
+    """
+    return _read_files(snapshot, snapshot.files(None), selected(snapshot, columns))
+
+
 def selected(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
     """Return the columns of these names (None: all) in the snapshot's schema. Raises UnknownColumn."""
     if columns is None:
