@@ -77,37 +77,41 @@ class StrictColumns:
         """Return the rows with the values. `names_files`: Spark knows the file of a row."""
         if not self.checks_any:
             return frame
-        return frame.select(*(self._column(frame, name, names_files=names_files) for name in frame.columns))
-
-    def _column(self, frame: DataFrame, name: str, *, names_files: bool) -> Column:
-        text, field, schema = frame[quoted(name)], self.fields.get(name), frame.schema
-        if field is None:
-            of_frame = schema[name]
-            if self.quote is None or not isinstance(of_frame.dataType, StringType) or name.lower() in self.folders:
-                return text
-            # With the default escape, Spark keeps "a""b" as it is, and reads "a""" as a"".
-            at_end = text.startswith(self.quote) | text.endswith(self.quote)
-            kind, value, metadata = DOUBLED_QUOTE, text, of_frame.metadata
-            is_kept = ~(text.contains(2 * self.quote) & at_end) & ~self._is_cut(frame, text, self.quote)
-        else:
-            kind, value, metadata = _shown(field), text.try_cast(field.dataType), field.metadata
-            is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
         # No filter passes below an expression that is not deterministic, such as input_file_name().
         is_hidden = "_metadata" not in map(str.lower, frame.columns)
-        file = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
-        refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, kind)} "), file if names_files else F.lit("")))
-        return F.when(text.isNull() | is_kept, value).otherwise(refusal).alias(name, metadata=metadata)
+        path = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
+        file = path if names_files else F.lit("")
+        has_texts = any(isinstance(each.dataType, StringType) for each in frame.schema)
+        if self.quote is not None and has_texts:
+            refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(None, DOUBLED_QUOTE)} "), file))
+            # A filter, so that a query that leaves the column out does not leave the check out.
+            frame = frame.where(F.when(self._has_doubled_quote(frame, self.quote), refusal).otherwise(F.lit(True)))
+        return frame.select(*(self._column(frame, name, file) for name in frame.columns))
 
-    def _is_cut(self, frame: DataFrame, text: Column, quote: str) -> Column:
-        """Return whether Spark may have cut a value at a doubled quote: `"6"",",b` as `6"` and `,b`.
+    def _column(self, frame: DataFrame, name: str, file: Column) -> Column:
+        text, field = frame[quoted(name)], self.fields.get(name)
+        if field is None:
+            return text
+        value = text.try_cast(field.dataType)
+        is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
+        refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, _shown(field))} "), file))
+        return F.when(text.isNull() | is_kept, value).otherwise(refusal).alias(name, metadata=field.metadata)
 
-        The first part ends with a quote. A later one begins with a separator, or with a quote and a separator.
+    def _has_doubled_quote(self, frame: DataFrame, quote: str) -> Column:
+        """Return whether a row may hold a value that Spark has read otherwise than its writer meant.
+
+        With the default escape, Spark keeps a doubled quote and one of the quotes around the value, or both. It may cut
+        the value `6",` at its doubled quote. Then the first part ends with a quote, and a later one begins with a
+        separator, or with a quote and a separator. All columns are in one expression: Spark takes long to plan one for
+        each of many.
         """
-        begins = text.startswith(self.separator) | text.startswith(quote + self.separator)
-        values = (frame[quoted(name)].cast("string") for name in frame.columns if name.lower() not in self.folders)
+        names = [name for name in frame.columns if name.lower() not in self.folders]
+        row = F.concat_ws("\0", *(frame[quoted(name)].cast("string") for name in names))
         one, mark = re.escape(quote), re.escape(self.separator)
-        both = F.concat_ws("\0", *values).rlike(rf"(?s){one}\x00(?:.*\x00)?(?:{one})?{mark}")
-        return (text.endswith(quote) | begins) & both
+        begins = rf"(?:^|\x00)(?={one})[^\x00]*?{one}{one}"
+        ends = rf"{one}{one}(?:[^\x00]*{one})?(?:\x00|\z)"
+        is_cut = rf"{one}\x00(?:.*\x00)?(?:{one})?{mark}"
+        return row.contains(quote) & row.rlike(rf"(?s){begins}|{ends}|{is_cut}")
 
 
 def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool) -> StrictColumns:

@@ -257,13 +257,13 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
 
 # Columns whose values our own expressions refuse, by marks that no other text has.
 _SECRET = secrets.token_bytes(16)
-_MARKED: dict[str, tuple[str, str]] = {}
+_MARKED: dict[str, tuple[str | None, str]] = {}
 _RAISED_BY_SQL = "USER_RAISED_EXCEPTION"
 
 
-def mark_of_value(column: str, kind: str) -> str:
-    """Return a text that an expression raises, followed by a blank and a file, for a value of this column."""
-    mark = hashlib.sha256(_SECRET + f"{column}\0{kind}".encode()).hexdigest()
+def mark_of_value(column: str | None, kind: str) -> str:
+    """Return a text that an expression raises, followed by a blank and a file, for a value of this or of any column."""
+    mark = hashlib.sha256(_SECRET + f"{column or ''}\0{kind}".encode()).hexdigest()
     _MARKED[mark] = (column, kind)
     return mark
 

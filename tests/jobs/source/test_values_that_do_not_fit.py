@@ -286,7 +286,7 @@ def test_a_doubled_quote_is_an_error_until_the_author_chooses_the_escape(
     if session is None or "," not in cell:
         assert 'a value with a doubled quote ("")' in error["message"]
         assert '"escape": "\\""' in error["message"]
-        assert error["facts"]["line" if session is None else "column"] == (3 if session is None else "note")
+        assert error["facts"].get("line") == (3 if session is None else None)
     assert "nails" not in str(error)
     assert "six" not in str(error)
     assert not list(tmp_path.glob("t/**/*.parquet"))
