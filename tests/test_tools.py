@@ -347,3 +347,14 @@ def test_no_script_deletes_by_a_name_that_may_be_empty() -> None:
     for script in (ROOT / "tools").glob("*.sh"):
         for line in script.read_text().splitlines():
             assert not re.search(r'\b(rm -rf|mv) +"?\$(?!\{[a-z0-9_]+:\?\})', line), f"{script.name}: {line}"
+
+
+def test_runs_beside_stores_that_start_at_once_take_other_ports() -> None:
+    text = (ROOT / "tools" / "with_stores.sh").read_text()
+    function = text[text.index("free_ports() {") :].partition("\n}\n")[0]
+    script = f"{function}\n}}\nfree_ports"
+    runs = [subprocess.Popen(["bash", "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    ports = [int(port) for run in runs for port in run.communicate(timeout=60)[0].split()]
+    assert len(set(ports)) == 20
+    # The system gives the ports from 32768 on to connections.
+    assert max(ports) < 32768

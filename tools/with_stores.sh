@@ -72,14 +72,23 @@ watch() {
     disown 2>/dev/null || true
 }
 
+# By the number of this process, so that another run of this script that starts now looks at others; below the ports that
+# the system gives to connections, one of which could take a port before its server does.
 free_ports() {
-    "$PWD/.venv/bin/python" - <<'PY'
+    "$PWD/.venv/bin/python" - $$ <<'PY'
 import socket
+import sys
 
-sockets = [socket.socket() for _ in range(5)]
-for each in sockets:
-    each.bind(("127.0.0.1", 0))
-print(*(each.getsockname()[1] for each in sockets))
+for block in range(4000):
+    first = 10_000 + (int(sys.argv[1]) + block) % 4000 * 5
+    sockets = [socket.socket() for _ in range(5)]
+    try:
+        for number, each in enumerate(sockets):
+            each.bind(("127.0.0.1", first + number))
+    except OSError:
+        continue
+    print(*range(first, first + 5))
+    break
 PY
 }
 
@@ -165,6 +174,8 @@ CONF
     until_true curl -s -o /dev/null "http://127.0.0.1:$port/" || return 1
     "${with[@]}" timeout 60 radosgw-admin -n client.admin user create --uid=test --display-name=test \
         --access-key=AKTEST --secret-key=SKTEST >>"$work/make.log" 2>&1 || return 1
+    # Another server may have answered on its port.
+    kill -0 "$(cat "$work/rgw.pid")" || return 1
     echo "http://127.0.0.1:$port AKTEST SKTEST" >"$work/s3.setting"
 }
 
