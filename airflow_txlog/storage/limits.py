@@ -172,7 +172,7 @@ class Limits:
     """The computed columns of up to this many rows, of numbers or of texts, go through a driver that writes the files
     itself. Spark returns at most a gigabyte to a driver."""
     computed_bytes: int = 64 * MIB
-    """Of such texts, if each row took all texts of a merge's source: one source row may meet all these rows."""
+    """Of such texts, if all rows were as wide as the widest one."""
     segment_files: int = 16
     """The most input files of a segment of images: one that changes costs the others their images too."""
     copied_together: int = 128

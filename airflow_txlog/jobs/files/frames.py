@@ -38,7 +38,7 @@ from airflow_txlog.jobs.spark.session import is_classic, session_settings
 from airflow_txlog.jobs.sql.gate import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 # The most bytes of a row's texts and binary values, and the rows of a batch: a batch mostly has a megabyte, and one
@@ -160,15 +160,13 @@ class FrameImages:
     """New images whose computed columns a frame has; files have the others. See `NewRows`, `SentColumns`.
 
     `rows`: the computed columns, the rows' addresses and violations, made from a scan of `bins`, neither shuffled nor
-    reordered. `first_files`: the index of each bin's first file. `row_bytes`: the most that a row takes of a source,
-    once.
+    reordered. `first_files`: the index of each bin's first file.
     """
 
     rows: DataFrame
     bins: Bins
     first_files: tuple[int, ...]
     num_rows: int
-    row_bytes: int = 0
     copies_files: ClassVar[bool] = True
 
     def add_to(self, work: Work, change_type: str | None) -> None:
@@ -179,16 +177,29 @@ class FrameImages:
     def fit_one_process(self, context: JobContext) -> bool:
         """Return whether this process may collect the computed columns and write the images."""
         limits, types = context.limits, {field.dataType.typeName() for field in self.rows.schema}
-        most = limits.computed_rows
-        if not types <= OF_FIXED_WIDTH:
-            most = min(limits.computed_texts, limits.computed_bytes // max(1, self.row_bytes))
+        most = limits.computed_rows if types <= OF_FIXED_WIDTH else limits.computed_texts
         return self.num_rows <= most and context.executor.runs_here(self.bins.weight)
 
-    def collected(self, task: ImageTask) -> list[tuple[Step, pa.RecordBatch]]:
-        """Return the task's work for `run_here`: the computed columns, as the work of each bin."""
+    def collected(self, context: JobContext, task: ImageTask) -> list[tuple[Step, pa.RecordBatch]] | None:
+        """Return the task's work for `run_here`: the computed columns, as the work of each bin.
+
+        Returns None if they have a row that is too wide, so that they might be many bytes: Spark is to send them.
+        """
         from airflow_txlog.jobs.sql.schemas import without_not_null  # noqa: PLC0415 - only with Spark
 
-        computed = collect(without_not_null(self.rows), WRITING).combine_chunks()
+        rows = without_not_null(self.rows)
+        names, numbered = rows.schema.names, rows.toDF(*map(_column_name, range(len(rows.schema.names))))
+        types = {field.name: field.dataType for field in numbered.schema}
+        most_bytes = context.limits.computed_bytes // max(1, self.num_rows)
+        narrow = of_narrow_rows(numbered, types, most_bytes, measures_nested=True)
+        if narrow is None:
+            return None
+        try:
+            computed = collect(narrow, WRITING).combine_chunks().rename_columns(names)
+        except TxlogError as error:
+            if not _is_too_wide(error):
+                raise
+            return None
         files = pc.shift_right(computed.column(ADDRESS_COLUMN), pa.scalar(POSITION_BITS, pa.int64()))
         starts = [pc.index(files, first).as_py() for first in self.first_files]
         if -1 in starts or sorted(starts)[:1] != [0]:
@@ -245,8 +256,9 @@ def write_work(context: JobContext, work: Work) -> pa.Table:
     only = frames[0]
     if len(frames) == 1 and only.images is not None and only.images.fit_one_process(context):
         assert isinstance(only.task, ImageTask)
-        here = [*only.images.collected(only.task), *work_of(work.tasks)]
-        return run_here(here, RECORD_SCHEMA, WRITING, context.parallelism)
+        collected = only.images.collected(context, only.task)
+        if collected is not None:
+            return run_here([*collected, *work_of(work.tasks)], RECORD_SCHEMA, WRITING, context.parallelism)
     return _records(context, frames, WRITING, work.tasks)
 
 
@@ -328,28 +340,37 @@ def shuffled_towards(context: JobContext, target_bytes: int) -> Iterator[None]:
 # commit names. Source: soundness B10.
 
 
-def of_narrow_rows(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame | None:
-    """Return the same rows; evaluating one that is wider than NARROW_BYTES fails.
+def of_narrow_rows(
+    rows: DataFrame, types: Mapping[str, DataType], most_bytes: int = NARROW_BYTES, *, measures_nested: bool = False
+) -> DataFrame | None:
+    """Return the same rows; evaluating one that is wider than `most_bytes` fails.
 
     Returns None if the types do not bound the width, or if there are very many texts. `types` are those of the columns,
-    whose names need no quotes.
+    whose names need no quotes. `measures_nested`: the rows are so few that a nested value is measured by its text.
     """
     from pyspark.sql import functions as F  # noqa: PLC0415 - a job without Spark imports no PySpark
 
-    texts = []
+    texts: dict[str, Column] = {}
     for name, kind in types.items():
         # Spark does not know the width of a nested value without reading all of it.
         if kind.simpleString() in ("string", "binary"):
-            texts.append(name)
+            texts[name] = F.col(name)
+        elif measures_nested and kind.typeName() in ("array", "map", "struct", "variant"):
+            texts[name] = F.col(name).cast("string")
         elif kind.typeName() not in OF_FIXED_WIDTH:
             return None
     if not texts:
         return rows
     if len(texts) > MOST_TEXTS:
         return None
-    widths = (F.coalesce(F.octet_length(name), F.lit(0)).cast("long") for name in texts)
-    is_narrow = reduce(lambda one, other: one + other, widths) <= NARROW_BYTES
-    return rows.withColumn(texts[-1], F.when(is_narrow, F.col(texts[-1])).otherwise(F.raise_error(F.lit(_TOO_WIDE))))
+    widths = (F.coalesce(F.octet_length(text), F.lit(0)).cast("long") for text in texts.values())
+    is_narrow = reduce(lambda one, other: one + other, widths) <= most_bytes
+    last = next(reversed(texts))
+    return rows.withColumn(last, F.when(is_narrow, F.col(last)).otherwise(F.raise_error(F.lit(_TOO_WIDE))))
+
+
+def _is_too_wide(error: TxlogError) -> bool:
+    return _TOO_WIDE in str(error.__cause__)
 
 
 def collect_narrow(
@@ -363,7 +384,7 @@ def collect_narrow(
         with session_settings(spark, {ROWS_SETTING: str(NARROW_ROWS), BYTES_SETTING: _UNBOUNDED}):
             return collect(narrow, what)
     except TxlogError as error:
-        if _TOO_WIDE not in str(error.__cause__):
+        if not _is_too_wide(error):
             raise
     log(
         f"a row has more than {NARROW_BYTES // 1024} KiB of text: the query is evaluated once more, in batches of "

@@ -114,6 +114,26 @@ def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark
         assert here == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("s", "reverse({})"), ("a", "array({})"), ("m", "map('a', {})"), ("n", "named_struct('x', {})")]
+)
+def test_wide_computed_values_are_written_by_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    here: list[str] = []
+    run_here = frames.run_here
+    monkeypatch.setattr(frames, "run_here", lambda *given: here.append(given[2]) or run_here(*given))
+    text, of_key = pa.string(), [("k", pa.int64())]
+    columns = [("s", text), ("a", pa.list_(text)), ("m", pa.map_(text, text)), ("n", pa.struct([("x", text)]))]
+    table = make_table(tmp_path / "t", pa.Table.from_pylist([{"k": 1}, {"k": 2}], pa.schema([*of_key, *columns])))
+    for length, expected in ((4_000, 1), (6_000, 0)):
+        here.clear()
+        assigned = value.format(f"repeat('x', IF(k = 2, {length}, 1))")
+        committed(run(spark, "update", table, set={name: assigned}, limits=Limits(computed_bytes=10_000)))
+        lengths = [str(row[name]).count("x" * length) for row in table.to_arrow().sort_by("k").to_pylist()]
+        assert (len(here), lengths) == (expected, [0, 1])
+
+
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("UnknownColumn", {"set": {"nosuch": "1"}}),
     ("SchemaMismatch", {"set": {"id": "'x'"}}),

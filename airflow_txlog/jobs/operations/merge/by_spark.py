@@ -10,7 +10,7 @@ the stage that writes it. Source: delta-spark, MergeIntoCommand; docs/decisions/
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -227,8 +227,7 @@ class JudgedMerge(_Judged):
         join = f"JOIN {self.source_rows(named)} ON {t}.{ROW_ID_COLUMN} = {s}.{ROW_ID_COLUMN}"
         # Rows that meet a source which every task has keep their order.
         if not by_source and size_bytes < self.context.limits.broadcast_bytes:
-            made = self.computed_images(updated, schema, matched, hint, join)
-            return replace(made, row_bytes=self.source.bytes_of(named))
+            return self.computed_images(updated, schema, matched, hint, join)
         needed = columns_for_images(self.clauses.updates, schema, self.sides.source_alias, frozenset(schema.names))
         columns = {"with_row_id": True, "with_clause": True, "with_segment": True}
         target = self.target_rows(updated, needed, ids, bins=bins_for(self.context, updated), **columns)
