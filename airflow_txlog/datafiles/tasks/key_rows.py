@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
 
-from airflow_txlog.datafiles.deletion_vectors.positions import places_of_different, whole
-from airflow_txlog.datafiles.tasks.row_values import ActingClauses, of_source
+from airflow_txlog.datafiles.deletion_vectors.positions import addresses, places_of_different, whole
+from airflow_txlog.datafiles.tasks.row_values import ActingClauses, bytes_of_largest, of_source
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RESERVED_PREFIX, ROW_ID_COLUMN, gathered
 from airflow_txlog.storage.limits import USUAL
@@ -25,8 +25,14 @@ from airflow_txlog.storage.limits import USUAL
 _ROWS_AT_ONCE = 2_000_000
 # If the keys are the smaller side, at least this many rows for each key, so that the keys are not hashed too often.
 _ROWS_FOR_A_KEY = 8
-# A join holds the pairs of this many rows: each may meet many, and takes what conditions read of its source row.
+# The join holds all pairs of this many rows: each may meet many.
 _PROBED_AT_ONCE = 4096
+# The most bytes that pairs take, with what conditions read of both rows: many pairs may repeat one long text.
+_PAIR_BYTES = 64 * 1024 * 1024
+# The most bytes in one array of texts.
+_ARRAY_BYTES = 2**31 - 1
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+_ROW_PLACE, _KEY_PLACE = f"{RESERVED_PREFIX}row_place", f"{RESERVED_PREFIX}key_place"
 # Whole numbers are near each other if they are this part of all numbers between them: a place takes four bytes.
 _NEAR = 4
 
@@ -115,29 +121,23 @@ def _found(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.Recor
     read = {f"{RESERVED_PREFIX}read{number}": name for number, name in enumerate(named)}
     columns = [*rows.columns[: len(names)], rows.columns[-1], *map(rows.column, read.values())]
     rows = pa.Table.from_arrays(columns, names=[*names, ADDRESS_COLUMN, *read])
-    has_all, places, held = bool(clauses.unmatched.conditions), None, []
+    has_all, places = bool(clauses.unmatched.conditions), None
     if len(names) == 1:
         places = places_of_different(whole(keys.column(0)), _NEAR * (len(keys) + len(rows)))
-    if places is not None:
-        held = keys.combine_chunks().to_batches()
-    if places is not None and len(held) == 1:
-        joined = _placed(*places, held[0], rows, has_all)
-    else:
-        joined = _hashed(keys, rows, names, has_all)
+    joined = _hashed(keys, rows, names, has_all) if places is None else _placed(*places, keys, rows, has_all)
     for found in joined:
         yield from _acted_on(clauses, found.rename_columns([read.get(name, name) for name in found.schema.names]))
 
 
 def _placed(
-    places: pa.Int32Array, least: int, keys: pa.RecordBatch, rows: pa.Table, has_all: bool
+    places: pa.Int32Array, least: int, keys: pa.Table, rows: pa.Table, has_all: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows beside the keys that they have, or `has_all` rows. `places`: of the keys, from the `least` on.
 
     To look a key up in an array takes a fifth of the time of a hash join.
     """
-    # Address and number of a pair take a few bytes, and a text that a condition reads may be long.
-    at_once = _PROBED_AT_ONCE if keys.num_columns > 2 else None
-    for batch in rows.to_batches(max_chunksize=at_once):
+    of_keys = _without_keys(keys, 1)
+    for batch in rows.to_batches(max_chunksize=_PAIR_BYTES // bytes_of_largest(of_keys) or 1):
         numbers = pc.subtract(batch.column(0).cast(pa.int64()), pa.scalar(least, pa.int64()))
         is_outside = pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(places)))
         if pc.any(is_outside).as_py():
@@ -145,23 +145,51 @@ def _placed(
         found = places.take(numbers)
         if found.null_count and not has_all:
             batch, found = batch.filter(found.is_valid()), found.drop_null()
-        columns = [*batch.columns[1:], *(column.take(found) for column in keys.columns[1:])]
-        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[1:], *keys.schema.names[1:]])
+        columns = [*batch.columns[1:], *_taken(of_keys, found, keys)]
+        yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[1:], *of_keys.schema.names])
 
 
 def _hashed(keys: pa.Table, rows: pa.Table, names: Sequence[str], has_all: bool) -> Iterator[pa.RecordBatch]:
     """Yield the same for keys of any kind."""
+    # Arrow yields 32,768 pairs at once, whatever they hold: the join has places, and the pairs take the rest from them.
+    placed = [
+        side.select(names).append_column(place, addresses(0, 0, side.num_rows))
+        for side, place in ((keys, _KEY_PLACE), (rows, _ROW_PLACE))
+    ]
     # The smaller side becomes the table in which the other is looked up.
-    few, many = sorted((keys, rows), key=lambda side: int(side.num_rows))
+    few, many = sorted(placed, key=lambda side: int(side.num_rows))
     many = pa.Table.from_batches(many.to_batches(max_chunksize=_PROBED_AT_ONCE), many.schema)
     sides = [Declaration("table_source", TableSourceNodeOptions(side)) for side in (many, few)]
     outputs = [side.column_names[len(names) :] for side in (many, few)]
     kind = "inner"
     if has_all:
-        kind = "left outer" if few is keys else "right outer"
+        kind = "left outer" if few is placed[0] else "right outer"
     join = Declaration("hashjoin", HashJoinNodeOptions(kind, names, names, *outputs), inputs=sides)
+    of_rows, of_keys = _without_keys(rows, len(names)), _without_keys(keys, len(names))
+    at_once = _PAIR_BYTES // (bytes_of_largest(of_rows) + bytes_of_largest(of_keys)) or 1
     # Pairs are yielded as they are found: for a key that occurs often, all pairs together may be too many to hold.
-    yield from join.to_reader(use_threads=False)
+    for pairs in join.to_reader(use_threads=False):
+        for start in range(0, pairs.num_rows, at_once):
+            part = pairs.slice(start, at_once)
+            columns = _taken(of_rows, part.column(_ROW_PLACE), rows) + _taken(of_keys, part.column(_KEY_PLACE), keys)
+            yield pa.RecordBatch.from_arrays(columns, names=[*of_rows.schema.names, *of_keys.schema.names])
+
+
+def _without_keys(side: pa.Table, keys: int) -> pa.RecordBatch:
+    """Return the other columns, each in one array: of a larger type where Arrow could not hold it otherwise."""
+    columns = []
+    for column in side.columns[keys:]:
+        is_large = column.nbytes > _ARRAY_BYTES
+        columns.append(whole(column.cast(_LARGE.get(column.type, column.type)) if is_large else column))
+    return pa.RecordBatch.from_arrays(columns, names=side.column_names[keys:])
+
+
+def _taken(rows: pa.RecordBatch, places: pa.Array, side: pa.Table) -> list[pa.Array]:
+    """Return the columns of the rows at these places, in the types of `side`; nulls for a null."""
+    return [
+        column.take(places).cast(side.schema.field(name).type)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
 
 
 def _acted_on(clauses: Acting, found: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

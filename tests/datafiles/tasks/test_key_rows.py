@@ -139,15 +139,42 @@ def test_no_more_rows_are_hashed_than_there_is_memory_for(
 class WithText(HeldKeys):
     def read(self) -> pa.Table:
         keys = super().read()
-        return keys.append_column(of_source("note"), pa.repeat(pa.scalar("x" * 100), keys.num_rows))
+        return keys.append_column(of_source("note"), pa.array(["x" * 100, "y"][: keys.num_rows]))
 
 
-def test_a_text_that_a_condition_reads_is_not_repeated_for_many_rows_at_once() -> None:
-    same, numbers = pa.repeat(pa.scalar(7, pa.int64()), 20_000), pa.array(range(20_000), pa.int64())
-    rows = pa.record_batch([same, numbers], names=["c0", "address"])
-    keys = WithText(columns=(same[:1],), numbers=numbers[:1])
-    counts = [batch.num_rows for batch in pairs_of_keys(keys, ACTING, iter([rows]))]
-    assert (sum(counts), max(counts)) == (20_000, key_rows._PROBED_AT_ONCE)
+@pytest.mark.parametrize("array_bytes", [100, 2**31])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_texts_that_conditions_read_are_not_repeated_for_more_pairs_than_fit(
+    monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, array_bytes: int
+) -> None:
+    """Numbers are looked up by their place, and texts in a hash table."""
+    held, types = list[int](), set[pa.DataType]()
+
+    class Clauses(ActingClauses):
+        def on(self, rows: pa.RecordBatch) -> pa.Array:
+            held.append(rows.nbytes)
+            types.update(rows.schema.types)
+            return super().on(rows)
+
+    monkeypatch.setattr(key_rows, "_PAIR_BYTES", 10_000)
+    monkeypatch.setattr(key_rows, "_ARRAY_BYTES", array_bytes)
+    rows = pa.record_batch(
+        [pa.array([7, 8, 9, None] * 500).cast(kind), pa.array(range(2000), pa.int64())], names=["c0", "address"]
+    )
+    keys = WithText(columns=(pa.array([7, 8]).cast(kind),), numbers=pa.array([0, 1], pa.int64()))
+    acting = Acting(matched=Clauses(conditions={3: None}), unmatched=ActingClauses(conditions={5: None}))
+    pairs = pa.Table.from_batches(pairs_of_keys(keys, acting, iter([rows]))).to_pylist()
+    assert Counter((pair["row"], pair["clause"]) for pair in pairs) == {(0, 3): 500, (1, 3): 500, (None, 5): 1000}
+    assert max(held) <= 10_000 < sum(held)
+    assert types == {pa.int64(), pa.string()}
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_a_text_longer_than_pairs_may_be_is_taken_alone(monkeypatch: pytest.MonkeyPatch, kind: pa.DataType) -> None:
+    monkeypatch.setattr(key_rows, "_PAIR_BYTES", 10)
+    rows = pa.record_batch([pa.array([7] * 5).cast(kind), pa.array(range(5), pa.int64())], names=["c0", "address"])
+    keys = WithText(columns=(pa.array([7]).cast(kind),), numbers=pa.array([0], pa.int64()))
+    assert [batch.num_rows for batch in pairs_of_keys(keys, ACTING, iter([rows]))] == [1] * 5
 
 
 class Unread(HeldKeys):
