@@ -99,7 +99,7 @@ def _changes(lake: Lake) -> None:
         {"id": 2, "name": None, "changed_at": at + 2 * hour, "op": "d"},
         {"id": 2, "name": "late", "changed_at": at + hour, "op": "u"},
     ]
-    put(lake.uri("in/events/2026-01-01/a.parquet"), events)
+    put(lake.uri("in/events/2026-01-01T00/a.parquet"), events)
 
 
 def _bronze(lake: Lake) -> None:

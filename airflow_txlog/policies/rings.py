@@ -17,7 +17,7 @@ class Ring(enum.StrEnum):
 
     JOB = "the job, then the policy"
     POLICY = "the policy"
-    AIRFLOW = "Airflow"
+    AIRFLOW = 'Airflow, with `otherwise="default"`'
     NONE = "none"
 
 
