@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import (
@@ -253,11 +254,7 @@ class _Checks:
         given = self._columns_of(operation.source, "source")
         columns = _evolved(self._columns, given) if operation.schema_evolution else self._columns
         target = NamedRows(alias=operation.target_alias, columns=columns)
-        lacks = frozenset(
-            alias.lower()
-            for alias in (operation.target_alias, operation.source_alias)
-            if _has_no_struct(operation.source, alias)
-        )
+        lacks = partial(_has_no_struct, operation.source)
         source = NamedRows(alias=operation.source_alias, columns=given, whose="the source", lacks=lacks)
         self._check_condition(operation.on, [target, source])
         seen = {"matched": [target, source], "not_matched": [source], "not_matched_by_source": [target]}
@@ -364,9 +361,13 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
         return source.format == "csv"
     if not isinstance(source, QuerySource) or name.lower() in _NAMES_OF_SPARK:
         return False
-    # A column of the name is one that the text names, or that a star adds.
+    # A column of the name is one that the text names, in a type's text too, or that a star, TABLE or FROM first adds.
     cut = sql_text(source.sql)
-    if cut.problem is not None or name.lower() in {token.text.lower() for token in cut.tokens}:
+    words = {token.text.lower() for token in cut.tokens}
+    in_texts = any(name.lower() in token.text.lower() for token in cut.tokens if token.kind == "string")
+    if cut.problem is not None or name.lower() in words or in_texts or "table" in words or "select" not in words:
+        return False
+    if cut.tokens[0].word == "from":
         return False
     has_star = any(token.text == "*" for token in cut.tokens)
     return not has_star or all(isinstance(view, FileView) and view.format == "csv" for view in source.views.values())

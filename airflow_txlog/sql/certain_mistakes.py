@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.sql.lexer import KEYWORDS, OPEN, OUTSIDE, Token, neighbours
 from airflow_txlog.sql.sql_text import sql_text
 
@@ -34,6 +35,28 @@ _QUERIES = frozenset(("select", "values", "table", "with"))
 _BEFORE_VALUES = frozenset(
     ("and", "between", "else", "having", "in", "like", "limit", "not", "on", "or", "rlike", "select", "then", "when")
 ) | {"where"}
+
+
+# Source: Spark 4.2, SqlBaseParser.g4 (`type`).
+_TYPES = (
+    *("ARRAY", "BIGINT", "BINARY", "BOOLEAN", "BYTE", "CHAR", "CHARACTER", "DATE", "DEC", "DECIMAL", "DOUBLE", "FLOAT"),
+    *("GEOGRAPHY", "GEOMETRY", "INT", "INTEGER", "INTERVAL", "LONG", "MAP", "NUMERIC", "REAL", "SHORT", "SMALLINT"),
+    *("STRING", "STRUCT", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR", "VARIANT"),
+    "VOID",
+)
+
+
+def wrong_type(columns: str) -> str | None:
+    """Return what is wrong with the first type in `id BIGINT, day DATE` that Spark does not know; None without one."""
+    cut = sql_text(columns)
+    depth = 0
+    for before, name, kind in () if cut.problem is not None else neighbours(cut.tokens):
+        is_column = depth == 0 and (before is OUTSIDE or before.symbol == ",") and name.is_name
+        if is_column and kind.kind == "word" and kind.text.upper() not in _TYPES:
+            near = did_you_mean(kind.text, _TYPES) or f" The types are {', '.join(_TYPES)}."
+            return f"{kind.text} is no type.{near}"
+        depth += (name.symbol in ("(", "<")) - (name.symbol in (")", ">"))
+    return None
 
 
 def why_not_cut(text: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut, wrong_type
 from airflow_txlog.sql.sql_text import quoted_hint, sql_text
 
 
@@ -100,3 +100,16 @@ def test_a_parameter_in_quotes_is_pointed_out() -> None:
 )
 def test_a_parameter_is_no_member_of_a_column_or_a_type_whatever_its_name(text: str, names: list[str]) -> None:
     assert list(parameters_of(sql_text(text).tokens)) == names
+
+
+def test_a_type_that_spark_does_not_know_is_named_with_the_nearest() -> None:
+    assert wrong_type("id BIGNT, day DATE") == "BIGNT is no type. Did you mean 'BIGINT'?"
+    assert str(wrong_type("`a b` DECIMAL(10, 2) NOT NULL, x nmbr2 COMMENT 'c'")).startswith("nmbr2 is no type.")
+    for fits in (
+        "id bigint, `a, b` ARRAY<STRUCT<a: INT, b: odd>>, t TIMESTAMP_NTZ COMMENT 'a, b c', v VARCHAR(3)",
+        "id {{ kind }}, {{ more columns }}",
+        "id: BIGINT",
+        "struct<a: odd>",
+        "odd",
+    ):
+        assert wrong_type(fits) is None

@@ -19,7 +19,9 @@ from msgspec import Meta
 
 from airflow_txlog.contract.operations.reading import Part, Sees, want
 from airflow_txlog.contract.parameters import is_parameter
+from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import ABSOLUTE
+from airflow_txlog.sql.certain_mistakes import wrong_type
 
 _TEXT = "a non-empty text"
 
@@ -151,6 +153,12 @@ class FileView(Part, frozen=True, kw_only=True):
     @classmethod
     def fits(cls, given: Mapping[str, Any]) -> bool:
         return "format" in given and "path" in given
+
+    def check(self, place: str) -> None:
+        wrong = None if self.schema is None else wrong_type(self.schema)
+        if wrong is not None:
+            place = f"{place}.schema"
+            raise InvalidJobSpec(f"{place.removeprefix('arguments.')}: {wrong} Nothing was read.", argument=place)
 
     @property
     def paths(self) -> tuple[str, ...]:

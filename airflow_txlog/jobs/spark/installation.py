@@ -70,7 +70,8 @@ def not_started(error: Exception, why: str | None = None) -> TxlogError:
         cause = describe(error)
         message = f"Spark could not be started: {cause}. {start_advice(cause)}"
     if why is not None:
-        message += f" The job needs Spark: {why}. docs/jobs-without-spark.md lists the work that needs none."
+        # The reason may be a mistake, which an installed Spark does not mend.
+        message = f"The job needs Spark: {why}. {message} docs/jobs-without-spark.md lists the work that needs none."
     return JobError(message, cause_type=type(error).__name__)
 
 

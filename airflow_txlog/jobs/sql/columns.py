@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -199,13 +199,13 @@ class NamedRows:
     """Rows whose columns a text may name.
 
     `alias` may come before the names; with None, nothing may. If only Spark knows the columns, `columns` is None, and
-    `lacks` are lower-case names that no struct among them has. `whose`: "the table" or "the source".
+    `lacks` returns whether no struct among them has a name. `whose`: "the table" or "the source".
     """
 
     alias: str | None
     columns: StructType | None
     whose: str = "the table"
-    lacks: frozenset[str] = frozenset()
+    lacks: Callable[[str], bool] = lambda name: False
 
 
 def check_names(text: str, sides: Sequence[NamedRows], note: str = "") -> None:
@@ -230,13 +230,13 @@ def _check_name(text: str, parts: Sequence[str], is_call: bool, sides: Sequence[
     if len(parts) > 1 and aliased:
         side = aliased[0]
         # A column with the alias's name may be a struct, and a dotted call a function of a schema.
-        may_be_struct = any(other.columns is not None or first not in other.lacks for other in by_name)
+        may_be_struct = any(other.columns is not None or not other.lacks(first) for other in by_name)
         if not (may_be_struct or is_call or side.columns is None) and side.columns.find(parts[1]) is None:
             raise _unknown_column(text, f"{parts[0]}.{parts[1]}", [side], note)
         return
     if is_call:
         return
-    if not by_name and len(parts) > 1:
+    if len(parts) > 1 and all(side.columns is None and side.lacks(first) for side in by_name):
         named = [(side.whose, side.columns.names) for side in sides if side.columns is not None]
         raise unknown_alias(text, ".".join(parts), named, note)
     if not by_name:

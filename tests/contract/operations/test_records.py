@@ -241,3 +241,9 @@ def test_a_place_that_is_no_absolute_one_is_named_without_its_credentials(given:
 def test_a_restriction_that_does_not_exist_is_named() -> None:
     with pytest.raises(InvalidJobSpec, match=r"unrestricted must be a list of some of .*; found 'querry'\."):
         job_spec(operation="truncate", table_uri="/t", unrestricted=("query", "querry"))
+
+
+def test_a_misspelt_type_in_the_schema_of_files_is_named() -> None:
+    source = {"format": "csv", "path": "/in/a.csv", "schema": "id BIGNT"}
+    with pytest.raises(InvalidJobSpec, match=r"^source\.schema: BIGNT is no type\. Did you mean 'BIGINT'\?"):
+        job_spec(operation="write", table_uri="/lake/t", arguments={"source": source})
