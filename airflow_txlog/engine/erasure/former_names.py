@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.values.forms import Forms
+from airflow_txlog.engine.erasure.values.key_columns import dotted, struct_paths
 from airflow_txlog.engine.log.actions import UNREADABLE, Metadata, decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
-from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.errors import TxlogError
 
 _METADATA = b'"metaData"'
@@ -43,19 +43,11 @@ def with_former_names(table: DeltaTable, forms: Forms) -> Forms:
     return replace(forms, paths=(*forms.paths, *sorted(found - set(forms.paths))))
 
 
-def struct_paths(columns: StructType, above: tuple[StructField, ...] = ()) -> Iterator[tuple[StructField, ...]]:
-    """Yield the path of each column and of each member of a struct."""
-    for column in columns:
-        yield (*above, column)
-        if isinstance(column.type, StructType):
-            yield from struct_paths(column.type, (*above, column))
-
-
 def _names_of(metadata: Metadata, uri: str) -> Iterator[tuple[str, str]]:
     """Yield the logical and the physical path of each column and member of a struct, with dots."""
     with suppress(TxlogError):
         for path in struct_paths(table_schema(metadata, uri)):
-            yield ".".join(each.name for each in path), ".".join(each.physical_name for each in path)
+            yield dotted(path)
 
 
 def _in_log(table: DeltaTable) -> Iterator[Metadata]:

@@ -151,7 +151,10 @@ def _forms_in(file: DataFile, parquet: OpenParquet, forms: Forms) -> Forms:
     own = set(_paths_of_id(parquet.schema_arrow, forms.field_id))
     if file.path.startswith(f"{TOMBSTONES}/"):
         own.update(paths_of(parquet.schema_arrow.names, parquet.metadata.metadata or {}, forms.paths))
-    return forms if own <= set(forms.paths) else replace(forms, paths=(*forms.paths, *own))
+    others = frozenset(forms.others).difference(path.lower() for path in own)
+    if own <= set(forms.paths) and len(others) == len(forms.others):
+        return forms
+    return replace(forms, paths=(*forms.paths, *own), others=others)
 
 
 def _paths_of_id(fields: Iterable[pa.Field], field_id: int | None, above: tuple[str, ...] = ()) -> Iterator[str]:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.parquet.conversion import leaves
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches, table_columns
 from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, signed
-from airflow_txlog.engine.erasure.former_names import struct_paths
 from airflow_txlog.engine.erasure.ledger import ErasedSubjects, Ledger
+from airflow_txlog.engine.erasure.values.key_columns import struct_paths
 from airflow_txlog.engine.erasure.values.plain import plain_array
 from airflow_txlog.engine.log.actions import Add, Cdc, Metadata
 from airflow_txlog.engine.log.columns import adds_to_table, table_to_adds

@@ -108,8 +108,9 @@ def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
     ):
         # A member around it may name the column.
         own = (key for key in reversed(keys) if key.lower() in forms.names)
-        text, name = spellings[0], next(own, keys[-1] if keys else "")
         is_bound = not _BOUNDS.isdisjoint(keys)
+        is_of_other = is_bound and forms.is_bound_of_other(keys)
+        text, name = spellings[0], "" if is_of_other else next(own, keys[-1] if keys else "")
         if is_bound and forms.is_bound_of_key(keys):
             # The key of another person may hold the value.
             holds = forms.in_bound(text)

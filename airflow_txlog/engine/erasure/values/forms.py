@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.engine.erasure.values.equivalents import are_all_tried, equivalents, normal_texts
-from airflow_txlog.engine.erasure.values.key_columns import key_path
+from airflow_txlog.engine.erasure.values.key_columns import char_lengths, dotted, key_path, paths_of_others
 from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
     Beginnings,
@@ -52,9 +52,9 @@ from airflow_txlog.engine.erasure.values.spellings import (
 )
 from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructType
+from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import InvalidInput, UnsupportedFeature
+from airflow_txlog.errors import InvalidInput
 
 _SHORTEST_RARE = 5
 _SHORTEST_PACKED = 11
@@ -63,8 +63,6 @@ _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
 # The escapes of URLs and JSON that hide a value; a text may be escaped twice.
 _ESCAPES = r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\/"
 _ESCAPED_LEVELS = 2
-_LONGEST_CHAR, _MOST_DIGITS = 4_096, 9
-_CHAR = re.compile(r"(?<!var)char\((\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,8 @@ class Forms:
     """The id of the column, by which files of a mapped table may name it."""
     lengths: Collection[int] = ()
     """The lengths of a CHAR column, to which writers pad its values with spaces."""
+    others: Collection[str] = frozenset()
+    """The physical paths of the table's other columns, in lower case: in files and statistics no path of the key."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, column: str, values: Sequence[Any] | pa.ChunkedArray) -> Self:
@@ -113,18 +113,8 @@ class Forms:
                 f"{uri}: a subject is NaN, which identifies no subject, in {column!r}. Nothing was searched. "
                 "Leave it out."
             )
-        logical, physical = (".".join(getattr(each, by) for each in found) for by in ("name", "physical_name"))
-        marks = " ".join(str(field.metadata.get(CHAR_VARCHAR_KEY, "")) for field in found)
-        lengths = frozenset(int(each[:_MOST_DIGITS]) for each in _CHAR.findall(marks))
-        if lengths and max(lengths) > _LONGEST_CHAR:
-            raise UnsupportedFeature(
-                f"{uri}: the column {column!r} is a CHAR of more than {_LONGEST_CHAR:,} characters. Each subject would "
-                "be padded with as many spaces. Nothing was searched. Name another column.",
-                table=uri,
-                feature=f"subjects by a CHAR of more than {_LONGEST_CHAR:,} characters",
-                needed_to="find subjects",
-            )
-        return cls(known, (logical, physical), found[-1].metadata.get(ID_KEY), lengths)
+        lengths, others = char_lengths(uri, column, found), paths_of_others(snapshot, found)
+        return cls(known, dotted(found), found[-1].metadata.get(ID_KEY), lengths, others)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -156,8 +146,12 @@ class Forms:
     def is_key(self, path: str) -> bool:
         """Return whether a leaf column is the key, or its statistics or partition values in a checkpoint."""
         # Writers may change the case of a name.
-        path, own = path.lower(), tuple(each.lower() for each in self.paths)
+        path, own = path.lower(), self._in_files
         return path in own or (is_of_statistics(path) and path.endswith(tuple(f".{each}" for each in own)))
+
+    @cached_property
+    def _in_files(self) -> frozenset[str]:
+        return frozenset(each.lower() for each in self.paths).difference(self.others)
 
     # --- values of columns ------------------------------------------------------------------------------------------
 
@@ -281,11 +275,16 @@ class Forms:
 
     def is_bound_of_key(self, names: Sequence[str]) -> bool:
         """Return whether a member of JSON, by the names of the members around it, is a bound of the key."""
-        return f".{'.'.join(names)}".lower().endswith(self._bounds)
+        return f".{'.'.join(names)}".lower().endswith(self._bounds[0])
+
+    def is_bound_of_other(self, names: Sequence[str]) -> bool:
+        """Return whether a member of JSON is a bound of another column, whose physical name is a name of the key."""
+        return f".{'.'.join(names)}".lower().endswith(self._bounds[1])
 
     @cached_property
-    def _bounds(self) -> tuple[str, ...]:
-        return tuple(f".{bounds}.{each.lower()}" for each in self.paths for bounds in ("minvalues", "maxvalues"))
+    def _bounds(self) -> list[tuple[str, ...]]:
+        own = self._in_files, {each.lower() for each in self.paths} - self._in_files
+        return [tuple(f".{bound}.{each}" for each in paths for bound in ("minvalues", "maxvalues")) for paths in own]
 
     def in_bound(self, text: str) -> bool:
         """Return whether a bound of the key is a value, or may be one that was shortened."""

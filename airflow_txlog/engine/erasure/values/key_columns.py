@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField
+import re
+from collections.abc import Iterator, Sequence
+
+from airflow_txlog.engine.table.schema.types import (
+    CHAR_VARCHAR_KEY,
+    DecimalType,
+    Primitive,
+    StructField,
+    StructType,
+)
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import InvalidInput, UnknownColumn, UnsupportedFeature
 from airflow_txlog.errors.names import did_you_mean, shown_names
+
+_LONGEST_CHAR, _MOST_DIGITS = 4_096, 9
+_CHAR = re.compile(r"(?<!var)char\((\d+)\)")
 
 
 def key_path(snapshot: Snapshot, column: str) -> tuple[StructField, ...]:
@@ -35,3 +47,37 @@ def key_path(snapshot: Snapshot, column: str) -> tuple[StructField, ...]:
             needed_to="find subjects",
         )
     return found
+
+
+def char_lengths(uri: str, column: str, path: Sequence[StructField]) -> frozenset[int]:
+    """Return the lengths of a CHAR column, at its path. Raises UnsupportedFeature for a long one."""
+    marks = " ".join(str(field.metadata.get(CHAR_VARCHAR_KEY, "")) for field in path)
+    lengths = frozenset(int(each[:_MOST_DIGITS]) for each in _CHAR.findall(marks))
+    if lengths and max(lengths) > _LONGEST_CHAR:
+        raise UnsupportedFeature(
+            f"{uri}: the column {column!r} is a CHAR of more than {_LONGEST_CHAR:,} characters. Each subject would "
+            "be padded with as many spaces. Nothing was searched. Name another column.",
+            table=uri,
+            feature=f"subjects by a CHAR of more than {_LONGEST_CHAR:,} characters",
+            needed_to="find subjects",
+        )
+    return lengths
+
+
+def dotted(path: Sequence[StructField]) -> tuple[str, str]:
+    """Return the logical and the physical path of a column or of a member of a struct, with dots."""
+    return ".".join(each.name for each in path), ".".join(each.physical_name for each in path)
+
+
+def paths_of_others(snapshot: Snapshot, path: Sequence[StructField]) -> frozenset[str]:
+    """Return the physical paths of the table's other columns, in lower case."""
+    paths = {dotted(each)[1].lower() for each in struct_paths(snapshot.delta_schema)}
+    return frozenset(paths - {dotted(path)[1].lower()})
+
+
+def struct_paths(columns: StructType, above: tuple[StructField, ...] = ()) -> Iterator[tuple[StructField, ...]]:
+    """Yield the path of each column and of each member of a struct."""
+    for column in columns:
+        yield (*above, column)
+        if isinstance(column.type, StructType):
+            yield from struct_paths(column.type, (*above, column))
