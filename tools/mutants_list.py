@@ -64,6 +64,9 @@ CUBES = "tests/jobs/operations/optimize/test_cubes.py"
 CLUSTERING = "tests/engine/commit/conflicts/test_clustering_winner.py"
 EXPECTATIONS = "tests/jobs/rows/test_expectations.py"
 SAMPLES = "tests/jobs/rows/test_samples.py"
+KEY_ROWS = "tests/datafiles/tasks/test_key_rows.py"
+FOUND_ROWS = "tests/datafiles/tasks/test_found_rows.py"
+USED_VALUES = f"{COPYING}::test_text_is_copied_as_the_dictionary_that_it_is_and_nothing_deleted_stays_in_it"
 INCREMENTS = "tests/jobs/operations/changes/test_incremental.py"
 # These need Spark.
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
@@ -1190,5 +1193,37 @@ FAULTS = (
         old="if not seal.is_signed(_AUDIT_KIND",
         new="if not seal and seal.is_signed(_AUDIT_KIND",
         tests=(REAUDITED,),
+    ),
+    Fault(
+        name="key-behind-the-last-place",
+        breaks="a merge of whole numbers fails at a key just above those of its source",
+        file="airflow_txlog/datafiles/tasks/key_rows.py",
+        old="pc.greater_equal(numbers, len(places))",
+        new="pc.greater(numbers, len(places))",
+        tests=(KEY_ROWS,),
+    ),
+    Fault(
+        name="equal-keys-share-a-place",
+        breaks="of two source rows with one key, a merge finds only one",
+        file="airflow_txlog/datafiles/deletion_vectors/positions.py",
+        old="if found is None or len(found) - found.null_count < len(values) - values.null_count:",
+        new="if found is None:",
+        tests=(KEY_ROWS,),
+    ),
+    Fault(
+        name="spare-values-stay-in-a-dictionary",
+        breaks="a copied file has deleted values, and rows with the values of others",
+        file="airflow_txlog/datafiles/parquet/output.py",
+        old="        dictionary = dictionary.filter(is_used)\n",
+        new="",
+        tests=(USED_VALUES,),
+    ),
+    Fault(
+        name="pairs-in-any-order-are-not-sorted",
+        breaks="a merge updates other rows than those that it found",
+        file="airflow_txlog/datafiles/deletion_vectors/positions.py",
+        old="if not _ascend(addresses):",
+        new="if False:",
+        tests=(FOUND_ROWS,),
     ),
 )
