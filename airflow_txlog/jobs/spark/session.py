@@ -65,6 +65,8 @@ _JOB_SETTINGS = {
     **_SUBSTITUTION,
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    # A join whose small side is sent to every task keeps the order of the rows of the other.
+    "spark.sql.optimizer.disableHints": "false",
 }
 # Bind a parameter as a value. Otherwise Spark 4.1 and later write it into the text: a timestamp as a time of the
 # session's zone, a negative number after a minus as a comment. Under this setting Spark Connect binds no parameter at

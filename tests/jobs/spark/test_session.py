@@ -16,7 +16,14 @@ import pytest
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.spark import session
-from airflow_txlog.jobs.spark.session import MEANING, check_meaning, default_parallelism, job_settings, local_session
+from airflow_txlog.jobs.spark.session import (
+    MEANING,
+    check_meaning,
+    default_parallelism,
+    job_settings,
+    local_session,
+    session_settings,
+)
 from airflow_txlog.jobs.spark.shipping import executor_zip
 from tests.helpers.paths import ROOT
 from tests.helpers.specs import job_spec
@@ -69,6 +76,13 @@ def test_the_jobs_settings_are_put_back(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.caseSensitive") == "true"
     spark.conf.set("spark.sql.caseSensitive", before["spark.sql.caseSensitive"])
     assert {name: spark.conf.get(name) for name in names} == before
+
+
+@pytest.mark.spark
+def test_jobs_obey_their_hints_whatever_the_session_says(spark: SparkSession) -> None:
+    with session_settings(spark, {"spark.sql.optimizer.disableHints": "true"}), job_settings(spark, "UTC"):
+        joined = spark.sql("SELECT /*+ MERGE(b) */ * FROM range(9) AS a JOIN range(9) AS b ON a.id = b.id")
+        assert "SortMergeJoin" in joined._jdf.queryExecution().executedPlan().toString()
 
 
 @pytest.mark.spark
