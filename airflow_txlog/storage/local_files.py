@@ -142,7 +142,7 @@ def _create(root: str, directories: Sequence[str], name: str, *, lists: bool, is
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Let an error of the system name this path: by a descriptor it names none, or none that leads anywhere."""
+    """Let an error of the system name this path: an error on a descriptor has no usable path."""
     try:
         yield
     except OSError as error:

@@ -17,7 +17,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import Step
 
 @dataclass(frozen=True)
 class InWorker:
-    """Runs the step after preparing the worker."""
+    """Runs the step after freezing loaded modules for the collector."""
 
     step: Step
 

@@ -182,7 +182,7 @@ class _Erasure:
         return dataclasses.replace(found, steps=[unknown, *found.steps])
 
     def _plan(self, doing: str, requests: Requests, lists: Store | None, going: Iterable[ObjectVerdict] = ()) -> None:
-        """Write down the steps so far and what comes next, before it is done: a kill must not take the record of it."""
+        """Record the next step first, so that a kill cannot lose it."""
         if lists is not None:
             self._plans.append(self._write_record(going, list(requests.by_id), lists, doing=doing))
 

@@ -216,8 +216,8 @@ def _view(
         condition = condition_of(error) or ""
         if view.schema is not None and condition.startswith(("PARSE", "UNSUPPORTED_DATATYPE")):
             raise InvalidJobSpec(
-                f"{argument}.schema {view.schema!r} is no list of columns: {analysis_text(error)}. Nothing was read. "
-                'Write names with types, such as "id BIGINT, day DATE".',
+                f"{argument}.schema {view.schema!r} is not a list of columns: {analysis_text(error)}. Nothing was "
+                'read. Write names with types, such as "id BIGINT, day DATE".',
                 argument=f"{argument}.schema",
             ) from error
         refusal = SourceNotFound if condition in NO_FILES else InvalidJobSpec

@@ -94,5 +94,5 @@ def key_source_column(described: KeySource, names: Sequence[str]) -> str:
 
 
 def _is_like_a_key(name: str) -> bool:
-    """Return whether the name of a column is rather a key: a number, a date, an e-mail or a UUID."""
+    """Return whether the name of a column looks like a key: a number, a date, an e-mail or a UUID."""
     return _KEY.match(name) is not None or identifier_of(name) is not None

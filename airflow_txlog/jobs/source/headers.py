@@ -135,7 +135,7 @@ def _other_header(path: str, header: Sequence[str], names: Sequence[str], first:
     counts = f"The file has {len(header)} columns"
     if first is not None:
         return SchemaMismatch(
-            f"The header of the source's file {path} is not that of the file {first}: column {at + 1} is another. "
+            f"The header of the source's file {path} is not that of the file {first}: column {at + 1} differs. "
             f"{counts}, and the other {len(names)}. {_ADVICE}",
             columns=[],
             file=path,

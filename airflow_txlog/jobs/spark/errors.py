@@ -75,7 +75,7 @@ _MORE_MEMORY = (
 _ADVICE = {
     ("Not a directory",): " A file lies where the table's folder, or one above it, must be: correct the path.",
     ("Read-only file system",): (
-        " The disk is mounted read-only on the machine that runs the job: mount it to be written, or put the table on "
+        " The disk is mounted read-only on the machine that runs the job: mount it read-write, or put the table on "
         "another disk."
     ),
     ("Permission denied: 's3:", "Permission denied: 'gs:", "Permission denied: 'abfss:"): (
@@ -89,8 +89,8 @@ _ADVICE = {
         "and a Connect server have users of their own."
     ),
     ("No space left on device", "Disk quota exceeded"): (
-        " The disk is full: that of the named file, or without one the disk of spark.local.dir, for what is shuffled "
-        "and does not fit into memory. Free space on it, or enlarge it: a VACUUM deletes a table's old files."
+        " The disk is full. If no file is named, it is that of spark.local.dir, where a shuffle spills. Free space on "
+        "it, or enlarge it: a VACUUM deletes a table's old files."
     ),
     ("is not a Parquet file",): (
         " Name the format of the source's files (format=…), or leave this file out of its path."

@@ -176,8 +176,8 @@ class DeltaEraseOperator(ErasureOperator):
                 if not done and not is_failed:
                     self.has_no_subject = True
                     return {}
-                self.log.error("%s: the subjects were not erased: their source has no row any more", uri)
-                self._not_erased[table] = "the source of the subjects has no row any more"
+                self.log.error("%s: the subjects were not erased: their source is now empty", uri)
+                self._not_erased[table] = "the source of the subjects is now empty"
                 continue
             done[self.hook.table(uri).uri] = result.details.erasure
         return done

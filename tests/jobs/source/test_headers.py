@@ -121,7 +121,7 @@ def test_files_of_one_folder_without_a_schema_must_have_one_header(tmp_path: Pat
     (tmp_path / "in" / "b.csv").write_bytes(b",amount,id\n0,2,1\n")
     error = error_of(run_job(spec, spark))
     assert "b.csv is not that of the file" in error["message"]
-    assert "a.csv: column 2 is another. The file has 3 columns, and the other 3." in error["message"]
+    assert "a.csv: column 2 differs. The file has 3 columns, and the other 3." in error["message"]
     # The first line of a file may be a row.
     assert (error["facts"]["columns"], error["facts"]["found"]) == ([], [])
     assert "amount" not in str(error)

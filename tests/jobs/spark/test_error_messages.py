@@ -102,7 +102,7 @@ def test_a_mistake_in_the_author_s_own_text_is_shown_at_its_place_in_it(tmp_path
         assert "PARSE" not in message({"sql": sql})
     assert "(line 1, pos " in message({"sql": "SELECT 1 AS id WHERE 1 = :x FORM y"}, parameters={"x": 1})
     found = message({"format": "csv", "path": str(tmp_path / "a.csv"), "schema": "id, name", "options": {}})
-    assert "source.schema 'id, name' is no list of columns: " in found
+    assert "source.schema 'id, name' is not a list of columns: " in found
     assert "Syntax error at or near" in found
 
 
