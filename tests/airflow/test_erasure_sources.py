@@ -17,12 +17,21 @@ from airflow_txlog.cli.erasure import digest_subjects
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import create_ledger
-from airflow_txlog.errors import ErasureIncomplete, InvalidInput, InvalidJobSpec, LedgerKeyMissing
-from airflow_txlog.operators import files
+from airflow_txlog.errors import (
+    ErasureIncomplete,
+    FilesMissing,
+    InvalidInput,
+    InvalidJobSpec,
+    LedgerKeyMissing,
+    UnsupportedFeature,
+)
+from airflow_txlog.operators import DeltaEraseOperator, files
 from airflow_txlog.operators import table as table_source
 from airflow_txlog.storage import PLAIN
 from tests.airflow.test_erase import erase, report_of
 from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
+from tests.engine.erasure.test_spellings import table_of
+from tests.helpers.jobs import committed, run
 from tests.helpers.rows import make_table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("signer")]
@@ -68,6 +77,48 @@ def test_a_source_with_a_column_for_each_table_erases_from_all_of_them(tmp_path:
     with pytest.raises(ErasureIncomplete):
         erase(tmp_path, keys, subjects=files(str(tmp_path / "week.parquet")))
     assert [each["num_deleted_rows"] for each in report_of(tmp_path)["tables"]] == [1, 1, None]
+
+
+@pytest.mark.parametrize("mark", ["char(5000)", "a collation"])
+def test_a_key_column_that_no_source_fits_is_refused_before_the_first_delete(tmp_path: Path, mark: str) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    marks = ("__CHAR_VARCHAR_TYPE_STRING", mark), ("__COLLATIONS", {"email": "spark.UTF8_LCASE"})
+    odd = table_of(tmp_path / "odd", pa.schema([("email", pa.string())]), marks[mark == "a collation"])
+    pq.write_table(pa.table({"email": [SUBJECT]}), tmp_path / "week.parquet")
+    with pytest.raises(UnsupportedFeature, match="odd: the column 'email'"):
+        erase(tmp_path, {users.uri: "email", odd.uri: "email"}, subjects=files(str(tmp_path / "week.parquet")))
+    assert users.latest_version() == 1
+
+
+def test_where_a_table_fails_the_next_with_such_a_key_is_asked_about_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, lost, orders = (make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "lost", "orders"))
+    run_job = DeltaEraseOperator.run_job
+
+    def run_or_fail(self: DeltaEraseOperator, context: Any, spec: Any, name: str) -> Any:
+        if name == f"{lost.uri}/check":
+            raise FilesMissing("a file is gone", table=lost.uri)
+        return run_job(self, context, spec, name)
+
+    monkeypatch.setattr(DeltaEraseOperator, "run_job", run_or_fail)
+    pq.write_table(pa.table({"email": [SUBJECT], "name": ["Zoe"]}), tmp_path / "week.parquet")
+    keys = dict(zip((users.uri, lost.uri, orders.uri), ("email", "number", "number"), strict=True))
+    with pytest.raises(InvalidJobSpec, match="orders, column 'number'"):
+        erase(tmp_path, keys, subjects=files(str(tmp_path / "week.parquet")))
+    assert users.latest_version() == 1
+
+
+def test_a_table_that_is_left_alone_for_a_held_clone_refuses_no_erasure(tmp_path: Path) -> None:
+    users, orders = (make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders"))
+    clone = str(tmp_path / "clone")
+    committed(run(None, "clone", clone, source={"table": orders.uri}, shallow=True))
+    # The number of an order cannot be an e-mail.
+    keys = {users.uri: "email", orders.uri: "number", clone: "number"}
+    with pytest.raises(ErasureIncomplete):
+        erase(tmp_path, keys, legal_hold={clone: "case 12"})
+    states = [(each["state"], each["num_deleted_rows"]) for each in report_of(tmp_path)["tables"]]
+    assert states == [("verified", 1), ("not erased", None), ("out of scope", None)]
 
 
 def test_a_report_without_digests_or_with_those_of_another_key_is_no_answer_about_a_person(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.attribution import Requests
-from airflow_txlog.engine.erasure.values.key_columns import key_path
+from airflow_txlog.engine.erasure.values.key_columns import char_lengths, key_path
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import InvalidJobSpec, TableError, UnsupportedFeature
 
@@ -23,24 +23,28 @@ if TYPE_CHECKING:
 _PROBE = "txlog-write-check-"
 
 
-def check_subjects(hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+def check_subjects(
+    hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]
+) -> list[list[str]]:
     """Check that each table has its column, and that it can hold the subjects that are listed, by their request.
 
-    Return the first table of each name and type of such a column, with the column: the others read a source of subjects
-    in the same way. A table that cannot be opened is passed over: it is reported as not verified, and stops no other.
-    Raises UnknownColumn, InvalidInput, UnsupportedFeature.
+    Return the tables by the name and type of such a column, in order: those with one read a source of subjects in the
+    same way. A table that cannot be opened is passed over: it is reported as not verified, and stops no other. Raises
+    UnknownColumn, InvalidInput, UnsupportedFeature.
     """
-    firsts: dict[tuple[str, str], str] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for table, column in tables.items():
         snapshot = None
         with suppress(TableError, UnsupportedFeature):
             snapshot = hook.table(table).snapshot()
         if snapshot is not None:
-            kind = f"{(found := key_path(snapshot, column)[-1]).type} {found.metadata.get(CHAR_VARCHAR_KEY, '')}"
-            firsts.setdefault((column, kind), table)
+            path = key_path(snapshot, column)
+            char_lengths(snapshot.uri, column, path)
+            kind = f"{path[-1].type} {path[-1].metadata.get(CHAR_VARCHAR_KEY, '')}"
+            alike.setdefault((column, kind), []).append(table)
             if subjects:
                 Requests.of(snapshot, column, subjects)
-    return {table: tables[table] for table in firsts.values()}
+    return list(alike.values())
 
 
 def check_sources(hook: TxlogHook, places: Collection[str], sources: Sequence[Any]) -> None:

@@ -122,20 +122,27 @@ class DeltaEraseOperator(ErasureOperator):
     def _check_sources(self, context: Mapping[str, Any]) -> None:
         """Read the sources of the subjects for each kind of key column, before the first table loses a row.
 
-        A table that cannot be read or erased is passed over, as it stops no other. Raises the errors of reading the
-        sources.
+        A table that cannot be read or erased is passed over, as it stops no other, and the next of its kind is asked.
+        Raises the errors of reading the sources.
         """
-        for table, column in self.to_check.items():
-            uri = self.hook.table_uri(table)
-            record = self.record_of(CheckSubjects, self.subjects_by(column), self.hook)
-            try:
-                self.run_job(context, self.spec_for(context, record, uri), f"{uri}/check")
-            except (TableError, UnsupportedFeature) as error:
-                self.log.warning("%s: the subjects were not checked: %s", uri, error)
-            except InvalidJobSpec as error:
-                message = error.message.replace("keys.source_column", "source_column")
-                message = message.replace("keys.source", "the source of the subjects")
-                raise InvalidJobSpec(f"{uri}, column {column!r}: {message}", argument="source_column") from error
+        for alike in self.to_check:
+            for table in alike:
+                if self._has_read_source(context, table):
+                    break
+
+    def _has_read_source(self, context: Mapping[str, Any], table: str) -> bool:
+        uri, column = self.hook.table_uri(table), self.tables[table]
+        record = self.record_of(CheckSubjects, self.subjects_by(column), self.hook)
+        try:
+            self.run_job(context, self.spec_for(context, record, uri), f"{uri}/check")
+        except (TableError, UnsupportedFeature) as error:
+            self.log.warning("%s: the subjects were not checked: %s", uri, error)
+            return False
+        except InvalidJobSpec as error:
+            message = error.message.replace("keys.source_column", "source_column")
+            message = message.replace("keys.source", "the source of the subjects")
+            raise InvalidJobSpec(f"{uri}, column {column!r}: {message}", argument="source_column") from error
+        return True
 
     def _erased(self, context: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Run the job of each table, in order. Return its steps and waits by the table's canonical URI.
@@ -195,6 +202,9 @@ class DeltaEraseOperator(ErasureOperator):
         """Return the table under legal hold that reads files of this one; None if there is none."""
         uris = [self.hook.table(uri).uri]
         return next((name for name in self.legal_hold or () if self.hook.table(name).clone_of(uris)), None)
+
+    def is_skipped(self, table: str) -> bool:
+        return super().is_skipped(table) or self._held_clone_of(self.hook.table_uri(table)) is not None
 
     @property
     def _deadline_ms(self) -> int | None:
