@@ -421,9 +421,9 @@ FAULTS = (
     Fault(
         name="null-key-accepted",
         breaks="a null among the keys of a delete passes for a key, and a broken list goes unnoticed",
-        file="airflow_txlog/jobs/operations/delete/key_values.py",
-        old="    if column.null_count:\n",
-        new="    if column.null_count == len(column) > 0:\n",
+        file="airflow_txlog/engine/table/schema/exact_values.py",
+        old="        if not skips_nulls:\n            place",
+        new="        if not skips_nulls and column.null_count == len(column):\n            place",
         tests=(KEYS,),
     ),
     Fault(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 from functools import cached_property
 from typing import Any, NoReturn, Self
 
@@ -24,6 +24,8 @@ import pyarrow as pa
 from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US
 from airflow_txlog.engine.erasure.values.equivalents import normal_texts
 from airflow_txlog.engine.erasure.values.plain import is_bytes, plain_array
+from airflow_txlog.engine.table.schema.exact_values import NotExact, exact_number, exact_values
+from airflow_txlog.engine.table.schema.types import Primitive
 from airflow_txlog.errors import InvalidInput
 
 SHORTEST_KEY = 32
@@ -103,10 +105,13 @@ def digests_of_texts(texts: Sequence[str], kind: str, keys: Sequence[DigestKey])
     """
     try:
         if kind == "number":
-            values = pa.array([Decimal(text) for text in texts])
+            values = pa.array([exact_number(text) for text in texts])
         else:
-            values = pa.array(texts, pa.string()).cast(pa.date32() if kind == "date" else pa.string())
-    except (pa.ArrowInvalid, InvalidOperation):
+            values = pa.array(texts, pa.string())
+            if kind == "date":
+                exact_values(values, Primitive.DATE)
+                values = values.cast(pa.date32())
+    except (pa.ArrowInvalid, NotExact):
         # Arrow's message has the value in it.
         raise InvalidInput(f"a line of the given values is no {kind}. Nothing was compared.") from None
     return digests_of(values, keys).to_pylist()  # type: ignore[no-any-return]

@@ -40,8 +40,8 @@ class ErasureOperator(ManyJobsOperator):
         connection. (templated)
     :param subjects: the keys of the people to erase: a list of values, which every table is searched for, or a source
         (`sources.files(…)`, `sources.table(…)`, `sources.query(…)`), which may have a column for each kind of key. A
-        source that lacks a column for one of the tables, or has values that this column cannot hold, is refused before
-        any table changes. (templated)
+        source that lacks a column for one of the tables is refused before any table changes, and so is a value that is
+        not exactly one of this column's type: `7` is not a string, and `"007"` is not a number. (templated)
     :param request_id: the controller's id of the request, without personal data. It names the report. (templated)
     :param requests: several requests instead of `subjects` and `request_id`: the subjects of each by its id
         (`{"r-17": ["a@example.org"], "r-18": files(…)}`). They are worked on together, and each gets its own report.

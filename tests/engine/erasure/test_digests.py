@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, digests_of
+from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, digests_of, digests_of_texts
 from airflow_txlog.errors import InvalidInput
 
 KEY = DigestKey.of("0123456789abcdef" * 4, "the key")
@@ -124,6 +124,14 @@ def test_a_text_that_is_not_utf_8_has_a_digest_and_spoils_no_other() -> None:
 def test_a_nested_value_has_no_digest() -> None:
     with pytest.raises(InvalidInput, match="single values"):
         digests_of(pa.array([[1]]), (KEY,))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("007", "number"), (" 7", "number"), ("1e1", "number"), ("NaN", "number"), ("7", "date")]
+)
+def test_a_text_that_may_be_another_key_has_no_digest_as_a_number_or_a_date(text: str, kind: str) -> None:
+    with pytest.raises(InvalidInput, match=f"no {kind}"):
+        digests_of_texts([text], kind, (KEY,))
 
 
 def test_a_digest_by_two_keys_is_the_digest_of_a_digest() -> None:

@@ -127,6 +127,9 @@ def test_the_first_row_of_a_csv_file_is_the_name_of_a_column_only_if_it_names_th
         (pa.decimal128(10, 2), Decimal("7.12"), 7.125),
         (pa.date32(), dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)),
         (pa.int64(), 1, True),
+        (pa.string(), "7", 7),
+        (pa.int64(), 7, "007"),
+        (pa.timestamp("us", "UTC"), dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.date(2020, 1, 1)),
     ],
     ids=str,
 )

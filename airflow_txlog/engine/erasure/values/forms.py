@@ -27,14 +27,10 @@ from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
     Beginnings,
     Plain,
-    cast_each,
-    cast_exactly,
-    fitting,
     is_bytes,
     is_text,
     plain_array,
     plain_values,
-    with_both_zeros,
 )
 from airflow_txlog.engine.erasure.values.spellings import (
     WORDS,
@@ -50,11 +46,9 @@ from airflow_txlog.engine.erasure.values.spellings import (
     without_escapes,
     without_surrogates,
 )
+from airflow_txlog.engine.erasure.values.subject_values import fitting, subject_values, values_of_type
 from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
-from airflow_txlog.engine.table.schema.schema import to_arrow
-from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import InvalidInput
 
 _SHORTEST_RARE = 5
 _SHORTEST_PACKED = 11
@@ -90,29 +84,7 @@ class Forms:
         for one that the column cannot hold.
         """
         uri, found = snapshot.uri, key_path(snapshot, column)
-        kind = to_arrow(StructType(found[-1:])).field(0).type
-        try:
-            plain = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
-            given = cast_exactly(plain, kind) if len(plain) else pa.array([], kind)
-        except (pa.ArrowException, TypeError, OverflowError):
-            # Arrow's message has the value in it.
-            raise InvalidInput(
-                f"{uri}: a value of a subject is not exactly a {found[-1].type}, as the column {column!r} is. Rounded, "
-                "it would be another subject. Nothing was searched. Give values of that type."
-            ) from None
-        known = given.drop_null().unique()
-        if not len(known):
-            raise InvalidInput(f"{uri}: no subject was given. Give one value of {column!r} or more.")
-        if (is_text(kind) or is_bytes(kind)) and not pc.min(pc.binary_length(known)).as_py():
-            raise InvalidInput(
-                f"{uri}: a subject is an empty value of {column!r}, which identifies no subject. Nothing was searched. "
-                "Leave it out."
-            )
-        if pa.types.is_floating(kind) and pc.any(pc.is_nan(known)).as_py():
-            raise InvalidInput(
-                f"{uri}: a subject is NaN, which identifies no subject, in {column!r}. Nothing was searched. "
-                "Leave it out."
-            )
+        known = subject_values(values, found[-1], uri, column)
         lengths, others = char_lengths(uri, column, found), paths_of_others(snapshot, found)
         return cls(known, dotted(found), found[-1].metadata.get(ID_KEY), lengths, others)
 
@@ -231,7 +203,7 @@ class Forms:
             return pa.array(sorted(self.texts), pa.string()).cast(kind)
         if is_bytes(kind):
             return fitting(sorted(self._bytes), kind)
-        return with_both_zeros(cast_each(self.values, kind))
+        return values_of_type(self.values, kind)
 
     @cached_property
     def _bytes(self) -> frozenset[bytes]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -23,8 +22,6 @@ _Form = TypeVar("_Form", str, bytes)
 _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 _INT96 = struct.Struct("<qI")
 _JULIAN_1970, _DAY_US = 2_440_588, 86_400_000_000
-# It holds each integer, and each decimal of a column.
-_WIDEST = pa.decimal256(76, 38)
 _INTEGER_BYTES = {"INT32": 4, "INT64": 8}
 
 
@@ -154,70 +151,3 @@ def is_text(kind: pa.DataType) -> bool:
 def is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
-
-
-def fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
-    """Return the values of bytes that have the length of the type."""
-    if pa.types.is_fixed_size_binary(kind):
-        values = [value for value in values if len(value) == kind.byte_width]
-    return pa.array(values, kind)
-
-
-def cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values that the type holds exactly."""
-    try:
-        return values.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        found = []
-        for value in values:
-            try:
-                # Of an integer's type Arrow looks at the width, not at the value.
-                exact = pa.scalar(Decimal(value.as_py())) if pa.types.is_integer(value.type) else value
-                found.append(exact.cast(kind).as_py())
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                continue
-        return pa.array(found, kind)
-
-
-def cast_exactly(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values as a type that holds each of them. Raises the errors of pyarrow if it does not.
-
-    Arrow alone takes the nearest float or decimal of a number, and the day of a time. It may be another subject.
-    """
-    types = pa.types
-    if is_bytes(kind) or not isinstance(values.type, pa.BaseExtensionType):
-        values = plain_array(values)
-    if values.type == kind or types.is_null(values.type):
-        return values.cast(kind)
-    numbers = [types.is_integer(each) or types.is_decimal(each) for each in (values.type, kind)]
-    if all(numbers) and (types.is_decimal(values.type) or types.is_decimal(kind)):
-        # Between the two, Arrow looks at the digits that the types allow, not at the values.
-        values = values.cast(_WIDEST)
-    found = values.cast(kind)
-    if types.is_boolean(values.type) and (types.is_integer(kind) or types.is_floating(kind)):
-        raise pa.ArrowInvalid("a boolean is no number")
-    if types.is_floating(kind) and is_text(values.type):
-        values = values.cast(pa.float64())
-    if types.is_decimal(kind) and types.is_floating(values.type):
-        given, made = (array.drop_null().to_pylist() for array in (values, found))
-        is_same = all(Decimal(repr(each)) == other for each, other in zip(given, made, strict=True))
-    elif is_text(values.type) or is_bytes(values.type):
-        is_same = True
-    else:
-        # NaN equals nothing, and is refused elsewhere.
-        is_same = pc.all(pc.or_(pc.equal(found.cast(values.type), values), _is_nan(values)), min_count=0).as_py()
-    if not is_same:
-        raise pa.ArrowInvalid("a value has changed")
-    return found
-
-
-def _is_nan(values: pa.Array) -> pa.Array:
-    return pc.is_nan(values) if pa.types.is_floating(values.type) else pa.repeat(False, len(values))
-
-
-def with_both_zeros(values: pa.Array) -> pa.Array:
-    """Return values with both floats that are zero if one is: they are one value, though Arrow distinguishes them."""
-    kind = values.type
-    if pa.types.is_floating(kind) and pc.any(pc.equal(values, pa.scalar(0.0, kind))).as_py():
-        return pa.concat_arrays([values, pa.array([0.0, -0.0], kind)])
-    return values

@@ -1,0 +1,92 @@
+"""Values of subjects: those that are given, as values of the key; and these as values of a column of another type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.engine.erasure.values.plain import is_bytes, is_text, plain_array
+from airflow_txlog.engine.table.schema.exact_values import NotExact, exact_values
+from airflow_txlog.engine.table.schema.types import Primitive, StructField
+from airflow_txlog.errors import InvalidInput
+
+
+def subject_values(given: Sequence[Any] | pa.ChunkedArray, field: StructField, uri: str, column: str) -> pa.Array:
+    """Return the given subjects as distinct values of the key `field`; null is left out.
+
+    A text for a column of bytes stands for its UTF-8. Raises InvalidInput without values, and for one that identifies
+    no subject, or that is not exactly a value of the column.
+    """
+    try:
+        known = exact_values(
+            _as_bytes(given) if field.type is Primitive.BINARY else given, field.type, skips_nulls=True
+        )
+    except NotExact as problem:
+        which = "a subject" if problem.place is None else f"subject number {problem.place + 1}"
+        raise InvalidInput(
+            f"{uri}: {which} is a {problem.found}, and not exactly a {field.type}, as the column {column!r} is: "
+            f"{problem.reason}. Converted, it could be another subject. Nothing was searched. Give values of that type."
+        ) from None
+    if not len(known):
+        raise InvalidInput(f"{uri}: no subject was given. Give one value of {column!r} or more.")
+    if (is_text(known.type) or is_bytes(known.type)) and not pc.min(pc.binary_length(known)).as_py():
+        raise InvalidInput(
+            f"{uri}: a subject is an empty value of {column!r}, which identifies no subject. Nothing was searched. "
+            "Leave it out."
+        )
+    return known
+
+
+def _as_bytes(given: Sequence[Any] | pa.ChunkedArray) -> Sequence[Any] | pa.Array:
+    if not isinstance(given, pa.Array | pa.ChunkedArray):
+        return list(map(_utf8, given))
+    values = plain_array(given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given)
+    return values.cast(pa.binary()) if is_text(values.type) or pa.types.is_string_view(values.type) else values
+
+
+def _utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            return value.encode()
+    return value
+
+
+def values_of_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values that a column of this type can hold exactly. Both zeros are one value."""
+    return _with_both_zeros(_cast_each(values, kind))
+
+
+def fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
+    """Return the values of bytes that have the length of the type."""
+    if pa.types.is_fixed_size_binary(kind):
+        values = [value for value in values if len(value) == kind.byte_width]
+    return pa.array(values, kind)
+
+
+def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values that the type holds exactly."""
+    try:
+        return values.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        found = []
+        for value in values:
+            try:
+                # Of an integer's type Arrow looks at the width, not at the value.
+                exact = pa.scalar(Decimal(value.as_py())) if pa.types.is_integer(value.type) else value
+                found.append(exact.cast(kind).as_py())
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                continue
+        return pa.array(found, kind)
+
+
+def _with_both_zeros(values: pa.Array) -> pa.Array:
+    """Return values with both floats that are zero if one is: they are one value, though Arrow distinguishes them."""
+    kind = values.type
+    if pa.types.is_floating(kind) and pc.any(pc.equal(values, pa.scalar(0.0, kind))).as_py():
+        return pa.concat_arrays([values, pa.array([0.0, -0.0], kind)])
+    return values

@@ -1,0 +1,334 @@
+"""Convert values that people give to the exact type of a table's column, or refuse them.
+
+They say whose rows are deleted, erased or searched for. A file in which `007` was read as the number 7 would find
+nothing in a column of texts, and a cast would find somebody else. So a value becomes one of the column only if it is
+the same number, day, instant or text, written in the one way that reads back unchanged. The error says why another one
+is refused, and never shows it: it is personal. The invariant: two values become one only if they are equal.
+Source: soundness B7.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US, Integer, date_text, parse_date, plain_date, plain_time
+from airflow_txlog.datafiles.deletion_vectors.positions import places_of_different, whole
+from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
+
+# A double distinguishes all decimals of at most this many digits, and all whole numbers up to the limit below.
+_DOUBLE_DIGITS = 15
+_DOUBLE_WHOLE = 1 << 53
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,37}", re.ASCII)
+_PLAIN_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
+_EXACT = Context(prec=100)
+_TYPE_NAMES: dict[type, str] = {
+    bool: "boolean",
+    int: "whole number",
+    float: "floating-point number",
+    Decimal: "decimal",
+    str: "text",
+    dt.datetime: "timestamp",
+    dt.date: "date",
+    bytes: "binary",
+    type(None): "null",
+}
+
+
+class NotExact(Exception):
+    """A value is not exactly one of the column's.
+
+    `reason` says why, `found` names the type of the value, and `place` is its place from 0 on, if it is known.
+    """
+
+    def __init__(self, reason: str, found: str = "value", place: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.found, self.place = reason, found, place
+
+
+def are_compared(kind: DataType) -> bool:
+    """Return whether a column of this type has exact values."""
+    return isinstance(kind, DecimalType) or kind in INTEGERS or kind in _CONVERTERS
+
+
+def exact_values(
+    given: pa.Array | pa.ChunkedArray | Sequence[Any], kind: DataType, *, skips_nulls: bool = False
+) -> pa.Array:
+    """Return the given values as distinct values of a column of the type `kind`, in order.
+
+    `given` is an Arrow column, or Python values (text, numbers, dates, datetimes, Decimals, bytes). Raises NotExact for
+    the first value that is not exactly one of the type, and for null, unless `skips_nulls`.
+    """
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return _convert_column(given, kind, skips_nulls=skips_nulls)
+    return pc.unique(_convert_values(list(map(_plain, given)), kind, skips_nulls=skips_nulls))
+
+
+def exact_number(text: str) -> Decimal:
+    """Return the number that a text is, written as the column of a number writes it. Raises NotExact."""
+    number: Decimal = _number(text, _PLAIN_DECIMAL)
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of NumPy as one of Python."""
+    if type(value) not in _TYPE_NAMES:
+        with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            return pa.scalar(value).as_py()
+    return value
+
+
+def _convert_column(given: pa.Array | pa.ChunkedArray, kind: DataType, *, skips_nulls: bool) -> pa.Array:
+    column = _plain_column(whole(given) if isinstance(given, pa.ChunkedArray) else given, kind)
+    known = column
+    if column.null_count:
+        if not skips_nulls:
+            place = pc.index(pc.is_null(column), pa.scalar(True)).as_py()
+            raise NotExact("null equals nothing", "null", place)
+        known = column.drop_null()
+    # Keys repeat; each is judged once. To find out that whole numbers differ takes less time than to hash them.
+    are_different = places_of_different(known, 4 * len(known)) is not None
+    distinct = known if are_different else pc.unique(known)
+    if _is_same(distinct.type, arrow_type(kind)) and kind not in (Primitive.FLOAT, Primitive.DOUBLE):
+        return distinct.cast(arrow_type(kind))
+    name = str(column.type)
+    try:
+        values = distinct.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise NotExact("years outside 1 to 9999 are not converted", name) from error
+    return pc.unique(_convert_values(values, kind, found=name, places=column))
+
+
+def _plain_column(column: pa.Array, kind: DataType) -> pa.Array:
+    """Return a column without its dictionary, with UUIDs as bytes, times in microseconds, and dates in days."""
+    name, types = str(column.type), pa.types
+    if types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if isinstance(column.type, pa.BaseExtensionType):
+        if kind is not Primitive.BINARY and types.is_fixed_size_binary(column.type.storage_type):
+            raise NotExact("only bytes hold it", name)
+        column = column.storage
+    try:
+        if types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz))
+        elif types.is_date64(column.type):
+            column = column.cast(pa.date32())
+    except pa.ArrowInvalid:
+        # Arrow's message has the value in it.
+        raise NotExact("a time is finer than the column's, or too far away", name) from None
+    return column
+
+
+def _is_same(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_large_string(found) or pa.types.is_string_view(found):
+        found = pa.string()
+    if pa.types.is_large_binary(found) or pa.types.is_binary_view(found):
+        found = pa.binary()
+    if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
+        # Instants are the same whatever the name of the zone.
+        return bool(found.unit == wanted.unit and (found.tz is None) == (wanted.tz is None))
+    return bool(found == wanted)
+
+
+def _convert_values(
+    values: list[Any],
+    kind: DataType,
+    *,
+    found: str | None = None,
+    places: pa.Array | None = None,
+    skips_nulls: bool = False,
+) -> pa.Array:
+    convert = _converter(kind)
+    converted = []
+    for index, value in enumerate(values):
+        try:
+            if value is None:
+                if skips_nulls:
+                    continue
+                raise NotExact("null equals nothing")
+            converted.append(convert(value))
+        except NotExact as problem:
+            place = index if places is None else pc.index(places, pa.scalar(value, places.type)).as_py()
+            raise NotExact(problem.reason, found or _type_name(value), place if place >= 0 else None) from None
+    try:
+        return array_of(converted, kind)
+    except UnicodeEncodeError:
+        # Python's message has the text in it.
+        raise NotExact("a text has a character that UTF-8 has not", found or "text") from None
+
+
+def _type_name(value: object) -> str:
+    return next((name for each, name in _TYPE_NAMES.items() if isinstance(value, each)), "value")
+
+
+def _converter(kind: DataType) -> Callable[[Any], Any]:
+    if isinstance(kind, DecimalType):
+        return lambda value: _decimal(value, kind)
+    if kind in INTEGERS:
+        return lambda value: _integer(value, INTEGERS[kind])
+    return _CONVERTERS.get(kind, _nothing)
+
+
+def _nothing(value: Any) -> Any:
+    raise NotExact("only single values are compared")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise NotExact("a text may have been written in several ways (7, 07, 7.0)")
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    raise NotExact("only bytes are bytes")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise NotExact("only true and false are booleans")
+
+
+def _integer(value: Any, kind: Integer) -> int:
+    number = _whole(value)
+    if kind.held(number) is None:
+        raise NotExact("it is out of range")
+    return number
+
+
+def _number(value: Any, text: re.Pattern[str]) -> Any:
+    """Return the value; convert a number that matches `text` to a Decimal."""
+    if isinstance(value, bool):
+        raise NotExact("a boolean is no number")
+    if not isinstance(value, str):
+        return value
+    if text.fullmatch(value) is None:
+        raise NotExact("the text is not how that type writes a number, so it would not read back as it was")
+    return Decimal(value)
+
+
+def _whole(value: Any) -> int:
+    number = _number(value, _WHOLE)
+    if isinstance(number, int):
+        return number
+    if isinstance(number, float):
+        if not math.isfinite(number) or number != math.floor(number) or abs(number) > _DOUBLE_WHOLE:
+            raise NotExact(
+                "it is no whole number, or one that a floating-point number cannot distinguish from its neighbour"
+            )
+        return int(number)
+    if isinstance(number, Decimal) and number.is_finite() and number == number.to_integral_value(context=_EXACT):
+        return int(number)
+    raise NotExact("it is no whole number")
+
+
+def _decimal(value: Any, kind: DecimalType) -> Decimal:
+    number = _number(value, _PLAIN_DECIMAL)
+    if isinstance(number, float) and math.isfinite(number):
+        number = Decimal(repr(number))
+        if len(number.normalize(_EXACT).as_tuple().digits) > _DOUBLE_DIGITS:
+            raise NotExact("a floating-point number of so many digits may stand for several decimals")
+    elif not isinstance(number, int) and not (isinstance(number, Decimal) and number.is_finite()):
+        raise NotExact("it is no number")
+    number = Decimal(number)
+    scaled = number.scaleb(kind.scale, _EXACT)
+    if scaled != scaled.to_integral_value(context=_EXACT) or scaled.copy_abs() >= 10**kind.precision:
+        raise NotExact("its digits do not fit")
+    return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+
+
+def _double(value: Any) -> float:
+    given = _number(value, _PLAIN_DECIMAL)
+    is_exact = isinstance(given, float) or (isinstance(given, int) and abs(given) <= _DOUBLE_WHOLE)
+    if isinstance(given, Decimal) and given.is_finite():
+        is_exact = Decimal(repr(float(given))) == given
+    if not is_exact:
+        raise NotExact("it has no exact floating-point number")
+    number = float(given)
+    if math.isnan(number):
+        raise NotExact("NaN equals nothing")
+    # One zero: Spark's joins treat both as equal.
+    return number + 0.0
+
+
+def _single(value: Any) -> float:
+    number = _double(value)
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        raise NotExact("it is out of range") from None
+    if rounded != number:
+        raise NotExact("it has no exact floating-point number of 32 bits")
+    return rounded
+
+
+def _date(value: Any) -> int:
+    if isinstance(value, dt.datetime):
+        raise NotExact("which day an instant belongs to depends on a time zone")
+    if isinstance(value, dt.date):
+        return plain_date(value)
+    days = parse_date(value) if isinstance(value, str) else None
+    if days is None or date_text(days) != value:
+        raise NotExact("it is no date written as yyyy-MM-dd")
+    return days
+
+
+def _timestamp(value: Any) -> int:
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return _moment(value)
+    return _read(value, Primitive.TIMESTAMP, "only a time with its offset from UTC names an instant")
+
+
+def _timestamp_ntz(value: Any) -> int:
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return _moment(value)
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return plain_date(value) * DAY_S * SECOND_US
+    return _read(value, Primitive.TIMESTAMP_NTZ, "only a time without a zone is one")
+
+
+def _moment(value: dt.datetime) -> int:
+    # Of pandas.
+    if getattr(value, "nanosecond", 0):
+        raise NotExact("it has parts of a microsecond")
+    return plain_time(value)
+
+
+def _read(value: Any, kind: Primitive, why_not: str) -> int:
+    found = codec(kind)
+    plain: int | None = found.read(value) if found is not None and isinstance(value, str) else None
+    if plain is None:
+        raise NotExact(why_not)
+    return plain
+
+
+_CONVERTERS: dict[DataType, Callable[[Any], Any]] = {
+    Primitive.STRING: _text,
+    Primitive.BINARY: _binary,
+    Primitive.BOOLEAN: _boolean,
+    Primitive.FLOAT: _single,
+    Primitive.DOUBLE: _double,
+    Primitive.DATE: _date,
+    Primitive.TIMESTAMP: _timestamp,
+    Primitive.TIMESTAMP_NTZ: _timestamp_ntz,
+}

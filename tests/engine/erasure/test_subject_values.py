@@ -1,0 +1,93 @@
+"""Alone in showing that a subject is exactly a value of the key, by the rule of the keys that are deleted."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_txlog.engine.erasure.values.subject_values import subject_values
+from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField
+from airflow_txlog.errors import InvalidInput
+from tests.helpers.exact_cases import KEPT, REFUSED
+
+KEY = uuid.UUID(int=0xC0FFEE << 64 | 1)
+# Null and an empty text are no subjects, and a text for a column of bytes is its UTF-8.
+TAKEN = ((None, Primitive.STRING), ("7", Primitive.BINARY))
+
+
+def values_of(given: Sequence[Any] | pa.Array, kind: DataType) -> pa.Array:
+    return subject_values(given, StructField("who", kind), "/lake/t", "who")
+
+
+def shapes(value: Any) -> list[Sequence[Any] | pa.Array]:
+    column = pa.array([value], pa.uint64() if value == 2**63 else None)
+    return [[value, None, value], column, pa.chunked_array([column, column])]
+
+
+@pytest.mark.parametrize(("given", "kind", "value"), [case for case in KEPT if case[0] != ""], ids=str)
+def test_a_subject_that_is_a_value_of_the_key_stays_it(given: Any, kind: DataType, value: Any) -> None:
+    for shape in shapes(given):
+        assert values_of(shape, kind).to_pylist() == [value]
+
+
+@pytest.mark.parametrize(("given", "kind"), [case for case in REFUSED if case not in TAKEN], ids=str)
+def test_a_subject_that_would_change_on_the_way_is_refused_without_telling_it(given: Any, kind: DataType) -> None:
+    for shape in shapes(given):
+        with pytest.raises(InvalidInput, match="not exactly a") as caught:
+            values_of(shape, kind)
+        assert len(str(given)) < 5 or str(given) not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "values"),
+    [
+        (pa.array([Decimal(4711), None]), Primitive.LONG, [4711]),
+        (pa.array([Decimal(4711)], pa.decimal128(10, 0)), Primitive.INTEGER, [4711]),
+        (pa.array([7, 8, 7]).dictionary_encode(), Primitive.LONG, [7, 8]),
+        (pa.array(["a", "b"]).dictionary_encode(), Primitive.STRING, ["a", "b"]),
+        (pa.array([KEY.bytes], pa.binary(16)).cast(pa.uuid()), Primitive.BINARY, [KEY.bytes]),
+        (pa.array([str(KEY), None]).dictionary_encode(), Primitive.BINARY, [str(KEY).encode()]),
+        (pa.array(["a"], pa.string_view()), Primitive.BINARY, [b"a"]),
+        (pa.RunEndEncodedArray.from_arrays([2, 3], [7, None]), Primitive.LONG, [7]),
+        (["ab", b"ab", KEY], Primitive.BINARY, [b"ab", KEY.bytes]),
+        (pa.array([5], pa.timestamp("s")), Primitive.TIMESTAMP_NTZ, [dt.datetime(1970, 1, 1, 0, 0, 5)]),
+        (pa.array([86_400_000], pa.date64()), Primitive.DATE, [dt.date(1970, 1, 2)]),
+    ],
+    ids=str,
+)
+def test_columns_of_other_layouts_hold_the_same_subjects(given: Any, kind: DataType, values: list[Any]) -> None:
+    assert values_of(given, kind).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (pa.array([Decimal(2**63)]), Primitive.LONG),
+        (pa.array([300]).dictionary_encode(), Primitive.BYTE),
+        (pa.array([KEY.bytes], pa.binary(16)).cast(pa.uuid()), Primitive.STRING),
+        (pa.array([1], pa.timestamp("ns")), Primitive.TIMESTAMP_NTZ),
+        (pa.array([1 << 60], pa.timestamp("s")), Primitive.TIMESTAMP_NTZ),
+        (pa.array([1], pa.int64()).cast(pa.date64()), Primitive.DATE),
+        (["canary\ud800"], Primitive.STRING),
+        (["canary\ud800"], Primitive.BINARY),
+        ([[7]], Primitive.LONG),
+        ([7], Primitive.VOID),
+    ],
+    ids=repr,
+)
+def test_columns_that_hold_more_than_the_key_are_refused(given: Any, kind: DataType) -> None:
+    with pytest.raises(InvalidInput, match="not exactly a") as caught:
+        values_of(given, kind)
+    assert "canary" not in str(caught.value)
+
+
+def test_the_first_subject_that_does_not_fit_is_told_by_its_place() -> None:
+    for given in (["1", None, "2", "03"], pa.array(["1", None, "2", "03", "03"])):
+        with pytest.raises(InvalidInput, match="subject number 4 is a"):
+            values_of(given, Primitive.LONG)
