@@ -9,12 +9,14 @@ import base64
 import datetime as dt
 import decimal
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_txlog.errors import InvalidJobSpec
 
 _DECIMAL_DIGITS = 38
+_FINER = re.compile(r"[.,]\d{6}0*[1-9]")
 
 
 def encode_parameter(value: Any, name: str = "parameters") -> Any:
@@ -41,7 +43,14 @@ def encode_parameter(value: Any, name: str = "parameters") -> Any:
     if isinstance(value, float) and math.isfinite(value):  # JSON has no other floats
         return value
     if isinstance(value, dt.datetime):
-        return {"$timestamp": value.isoformat()}
+        encoded = {"$timestamp": value.isoformat()}
+        if is_parameter(encoded):
+            return encoded
+        raise InvalidJobSpec(
+            f"{name} is a time with parts of a microsecond, or none at all. SQL has no literal for it. Nothing was "
+            "read.",
+            argument=name,
+        )
     if isinstance(value, dt.date):
         return {"$date": value.isoformat()}
     if isinstance(value, decimal.Decimal):
@@ -82,9 +91,16 @@ def decode_parameter(value: Any) -> Any:
     return value
 
 
+def _decode_time(text: str) -> dt.datetime:
+    if _FINER.search(text):
+        # Python would drop the digits.
+        raise ValueError("a time has parts of a microsecond")
+    return dt.datetime.fromisoformat(text)
+
+
 _DECODERS: dict[str, Callable[[str], Any]] = {
     "$date": dt.date.fromisoformat,
-    "$timestamp": dt.datetime.fromisoformat,
+    "$timestamp": _decode_time,
     "$decimal": decimal.Decimal,
     "$binary": base64.b64decode,
 }

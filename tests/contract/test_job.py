@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -456,6 +457,12 @@ def test_a_parameter_comes_back_with_its_type(value: object) -> None:
     back = decode_parameter(json.loads(json.dumps(encode_parameter(value))))
     assert back == value
     assert type(back) is type(value)
+
+
+@pytest.mark.parametrize("time", [pd.Timestamp(1), pd.NaT, {"$timestamp": "2024-01-01T00:00:00.0000001"}], ids=repr)
+def test_a_time_that_would_lose_digits_on_the_way_is_refused(time: Any) -> None:
+    with pytest.raises(InvalidJobSpec, match=r"^keys "):
+        encode_parameter(time, "keys")
 
 
 def test_parameters_are_bound_as_their_python_values() -> None:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine.erasure.values.subject_values import subject_values
-from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField
+from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidInput
 from tests.helpers.exact_cases import KEPT, REFUSED
 
@@ -77,12 +78,34 @@ def test_columns_of_other_layouts_hold_the_same_subjects(given: Any, kind: DataT
         (["canary\ud800"], Primitive.STRING),
         (["canary\ud800"], Primitive.BINARY),
         ([[7]], Primitive.LONG),
+        (pa.array([[7]]), Primitive.LONG),
+        (pa.array([{"who": "canary"}]), Primitive.STRING),
+        (pa.array([7], pa.duration("us")), Primitive.LONG),
         ([7], Primitive.VOID),
+        ([f"7.{'0' * 120}1"], DecimalType(10, 2)),
+        ([Decimal("1e999999")], DecimalType(10, 2)),
+        ([pd.Timestamp(1)], Primitive.TIMESTAMP_NTZ),
     ],
     ids=repr,
 )
 def test_columns_that_hold_more_than_the_key_are_refused(given: Any, kind: DataType) -> None:
     with pytest.raises(InvalidInput, match="not exactly a") as caught:
+        values_of(given, kind)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"canary\xff"]).buffers()[1:]]), Primitive.STRING),
+        (pa.array([1 << 60], pa.timestamp("us", "UTC")), Primitive.TIMESTAMP),
+        (pa.array([1 << 30], pa.int32()).cast(pa.date32()), Primitive.DATE),
+        ([dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1)))], Primitive.TIMESTAMP),
+    ],
+    ids=["no UTF-8", "far instant", "far day", "before the year 1 in UTC"],
+)
+def test_a_subject_that_no_search_can_spell_is_refused_before_anything_is_searched(given: Any, kind: DataType) -> None:
+    with pytest.raises(InvalidInput, match=r"not UTF-8, or a time.*Nothing was searched") as caught:
         values_of(given, kind)
     assert "canary" not in str(caught.value)
 

@@ -32,6 +32,14 @@ def subject_values(given: Sequence[Any] | pa.ChunkedArray, field: StructField, u
             f"{uri}: {which} is a {problem.found}, and not exactly a {field.type}, as the column {column!r} is: "
             f"{problem.reason}. Converted, it could be another subject. Nothing was searched. Give values of that type."
         ) from None
+    try:
+        known.to_pylist()
+    except (ValueError, OverflowError):
+        # Python's message has a part of the value in it.
+        raise InvalidInput(
+            f"{uri}: a subject for the column {column!r} is not UTF-8, or a time outside of the years 1 to 9999 in "
+            "UTC. Nothing was searched. Leave it out."
+        ) from None
     if not len(known):
         raise InvalidInput(f"{uri}: no subject was given. Give one value of {column!r} or more.")
     if (is_text(known.type) or is_bytes(known.type)) and not pc.min(pc.binary_length(known)).as_py():

@@ -16,7 +16,7 @@ import struct
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from decimal import Context, Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,8 @@ _DOUBLE_WHOLE = 1 << 53
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,37}", re.ASCII)
 _PLAIN_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
-_EXACT = Context(prec=100)
+# Digits that it cannot hold are an error: without them it would be another number.
+_EXACT = Context(prec=100, traps=[Inexact, InvalidOperation, Overflow])
 _TYPE_NAMES: dict[type, str] = {
     bool: "boolean",
     int: "whole number",
@@ -83,8 +84,8 @@ def exact_number(text: str) -> Decimal:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of NumPy as one of Python."""
-    if type(value) not in _TYPE_NAMES:
+    """Return a value of NumPy as one of Python. Arrow would drop the nanoseconds of a time of pandas."""
+    if type(value) not in _TYPE_NAMES and not isinstance(value, dt.datetime):
         with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             return pa.scalar(value).as_py()
     return value
@@ -98,12 +99,15 @@ def _convert_column(given: pa.Array | pa.ChunkedArray, kind: DataType, *, skips_
             place = pc.index(pc.is_null(column), pa.scalar(True)).as_py()
             raise NotExact("null equals nothing", "null", place)
         known = column.drop_null()
+    name = str(column.type)
     # Keys repeat; each is judged once. To find out that whole numbers differ takes less time than to hash them.
     are_different = places_of_different(known, 4 * len(known)) is not None
-    distinct = known if are_different else pc.unique(known)
+    try:
+        distinct = known if are_different else pc.unique(known)
+    except pa.ArrowNotImplementedError:
+        raise NotExact("only single values are compared", name) from None
     if _is_same(distinct.type, arrow_type(kind)) and kind not in (Primitive.FLOAT, Primitive.DOUBLE):
         return distinct.cast(arrow_type(kind))
-    name = str(column.type)
     try:
         values = distinct.to_pylist()
     except (ValueError, OverflowError) as error:
@@ -162,13 +166,21 @@ def _convert_values(
                 raise NotExact("null equals nothing")
             converted.append(convert(value))
         except NotExact as problem:
-            place = index if places is None else pc.index(places, pa.scalar(value, places.type)).as_py()
-            raise NotExact(problem.reason, found or _type_name(value), place if place >= 0 else None) from None
+            place = index if places is None else _place(value, places)
+            raise NotExact(problem.reason, found or _type_name(value), place) from None
     try:
         return array_of(converted, kind)
     except UnicodeEncodeError:
         # Python's message has the text in it.
         raise NotExact("a text has a character that UTF-8 has not", found or "text") from None
+
+
+def _place(value: Any, values: pa.Array) -> int | None:
+    place = -1
+    # Not every type has values that Arrow looks for.
+    with suppress(pa.ArrowException):
+        place = pc.index(values, pa.scalar(value, values.type)).as_py()
+    return place if place >= 0 else None
 
 
 def _type_name(value: object) -> str:
@@ -251,10 +263,11 @@ def _decimal(value: Any, kind: DecimalType) -> Decimal:
     elif not isinstance(number, int) and not (isinstance(number, Decimal) and number.is_finite()):
         raise NotExact("it is no number")
     number = Decimal(number)
-    scaled = number.scaleb(kind.scale, _EXACT)
-    if scaled != scaled.to_integral_value(context=_EXACT) or scaled.copy_abs() >= 10**kind.precision:
-        raise NotExact("its digits do not fit")
-    return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+    with suppress(ArithmeticError):
+        scaled = number.scaleb(kind.scale, _EXACT)
+        if scaled == scaled.to_integral_value(context=_EXACT) and scaled.copy_abs() < 10**kind.precision:
+            return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+    raise NotExact("its digits do not fit")
 
 
 def _double(value: Any) -> float:
