@@ -69,6 +69,7 @@ def test_a_table_whose_erasure_failed_after_a_delete_is_not_complete_and_the_rep
     assert table["verdicts"]
     assert report["times"]["gone_from_latest_version"] is None
     assert not any("no erasure preceded" in text for text in report["scope"])
+    assert any("has not finished were not searched" in text for text in report["scope"])
     document = Path(str(raised.value.facts["report"]).removeprefix("file://"))
     public = json.loads(document.read_text())["signature"]["public_key"]
     found = check_report.check(document.read_bytes(), public, lambda name: (document.parent / name).read_bytes())

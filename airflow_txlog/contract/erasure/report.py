@@ -50,6 +50,7 @@ _SCOPE = (
     "characters only where a text names the column.",
     "Other columns of the subjects' rows: the rows and the files that held them are gone.",
     "Rows of other people: personal data of a subject in them was searched for by the key alone.",
+    "Uploads to a bucket that a killed writer has not finished were not searched: no listing of objects shows them.",
 )
 _AFTER_ERASURE = "The log no longer describes such a file, neither by bounds of a column nor by values of partitions."
 _WITHOUT_ERASURE = (

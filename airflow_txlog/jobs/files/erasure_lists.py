@@ -4,7 +4,8 @@ Each appears whole, under a name that is made of its content, so a repeated try 
 noticed. A record keeps the steps of one run of the job, the objects that it wrote, and the lists of those that it
 deleted. A plan has the steps so far, and lists what is about to go, so that a kill loses none of it from the report.
 The invariants: nothing here is written below the table, and nothing holds a value; and a record counts only if the key
-of the job has signed it, for its table and its kind.
+of the job has signed it, for its table and its kind. Every writer of the folder can put any file there: one that is no
+record stops no erasure.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import gzip
 import hashlib
 import hmac
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict
-from airflow_txlog.errors import InvalidInput
+from airflow_txlog.errors import InvalidInput, LimitExceeded, OutsideTable
 from airflow_txlog.jobs.context import JobContext
+from airflow_txlog.locations import shown_path
 from airflow_txlog.storage import open_store
 from airflow_txlog.storage.base import Store
 
@@ -35,7 +39,15 @@ _LONGEST_ERASURE_MS = 400 * 86_400_000
 # Any writer of the folder can put a file there that unpacks to a thousand times its size. The record of a run that
 # wrote a million files has half of these bytes.
 _MOST_RECORD_BYTES, _MOST_LIST_BYTES = 256 * 1024 * 1024, 2 * 1024 * 1024 * 1024
+# Of a record that the key has not signed, more is not decoded.
+_MOST_UNSIGNED_BYTES = 1024 * 1024
 _GZIP = 16
+# Deflate makes a thousand bytes of one at most, so these become four times as many as `_MOST_UNSIGNED_BYTES`.
+_PIECE_BYTES = 4096
+_NAME = re.compile(r"(.+)-[0-9a-f]{32}\.([a-z]+)\.gz", re.ASCII)
+_SIGNATURE_CHARACTERS = 64
+_NO_FILE = (OSError, OutsideTable, LimitExceeded)
+_NO_RECORD = (TypeError, ValueError, RecursionError, zlib.error, msgspec.MsgspecError)
 _LIST_OF_PLAN = "planned-objects-"
 
 
@@ -188,19 +200,43 @@ def earlier_records(
     return found
 
 
-def has_unsigned(lists: Store, table_uri: str, requests: Iterable[str], key: str | None) -> bool:
-    """Return whether earlier runs for one of the requests, whose records the key has not signed, seem to have worked on
-    a table. Anybody can pretend so.
+def unverified_requests(
+    lists: Store, table_uri: str, requests: Iterable[str], key: str | None, say: Callable[[str], object]
+) -> set[str]:
+    """Return those of the requests for which records that the key has not signed, claim that runs worked on a table.
+
+    Anybody can write such a claim, also a run of this deployment that had no key or an earlier one.
     """
+    found: set[str] = set()
     wanted = set(requests)
+    for is_plan in (False, True):
+        for name in _names_of(lists, table_uri, is_plan=is_plan):
+            if key is None or not _is_signed(lists, name, key):
+                say(_left_out(name))
+                claimed = _claimed(lists, name)
+                # Of one that is too large to decode, it is unknown.
+                found |= wanted if claimed is None else wanted.intersection(claimed)
+    return found
 
-    def is_one(name: str) -> bool:
-        record = read_record(lists, name, None, lambda line: None)
-        if record is None or wanted.isdisjoint(record.requests):
-            return False
-        return key is None or read_record(lists, name, key, lambda line: None) is None
 
-    return any(is_one(name) for is_plan in (False, True) for name in _names_of(lists, table_uri, is_plan=is_plan))
+class _Claim(msgspec.Struct):
+    """What is read of a record that the key has not signed."""
+
+    requests: list[str]
+
+
+def _claimed(lists: Store, name: str) -> Sequence[str] | None:
+    """Return the requests that an unsigned record names; none, if it is no record; None for one that is too large."""
+    with suppress(*_NO_FILE, *_NO_RECORD):
+        with lists.open_input(name) as source:
+            if source.size() > _MOST_UNSIGNED_BYTES:
+                return None
+        data = _whole(lists, name, _MOST_UNSIGNED_BYTES)
+        if data is not None:
+            packed = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+            text = packed.decompress(data, _MOST_UNSIGNED_BYTES)
+            return msgspec.json.decode(text.partition(b"\n")[0], type=_Claim).requests if packed.eof else None
+    return ()
 
 
 def _names_of(lists: Store, table_uri: str, *, is_plan: bool) -> list[str]:
@@ -214,17 +250,44 @@ def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], o
 
     Without a key, the caller knows that the name, and so the content, is that of a record.
     """
-    data = _whole(lists, name, _MOST_RECORD_BYTES)
-    reason = "gone, or was changed" if data is None else "not signed with this deployment's txlog_saved_work_secret"
-    # A file of another writer may have a name that fits its content.
-    with suppress(TypeError, ValueError, zlib.error):
-        if data is not None:
-            text, _, signature = _unpacked_record(data).decode().partition("\n")
-            expected = _signature(key, name.rpartition("-")[0], text)
-            if key is None or hmac.compare_digest(signature.encode(), expected.encode()):
-                return ErasureRecord(**json.loads(text))
-    say(f"the record {name} is {reason}, and is left out of the report")
+    if key is None or _is_signed(lists, name, key):
+        data = _whole(lists, name, _MOST_RECORD_BYTES)
+        # A record of another release may have other fields.
+        with suppress(*_NO_RECORD):
+            if data is not None:
+                return ErasureRecord(**json.loads(_unpacked_record(data).partition(b"\n")[0]))
+    say(_left_out(name))
     return None
+
+
+def _left_out(name: str) -> str:
+    return (
+        f"warning: the record {shown_path(name)!r} is gone, was changed, or is not signed with this deployment's "
+        "txlog_saved_work_secret, and is left out of the report. If no erasure with an earlier secret has written it, "
+        "delete it, and look who may write to the folder of the report"
+    )
+
+
+def _is_signed(lists: Store, name: str, key: str) -> bool:
+    """Return whether the key has signed a record. Its content is neither kept nor decoded before that is known."""
+    named = _NAME.fullmatch(name)
+    if named is None:
+        return False
+    signed = hmac.new(bytes.fromhex(key), f"{named[1]}\n".encode(), hashlib.sha256)
+    # The signature, and the end of the line before it.
+    packed, total, last = zlib.decompressobj(zlib.MAX_WBITS | _GZIP), 0, b""
+    with suppress(*_NO_FILE, zlib.error), lists.open_input(name) as source:
+        while not packed.eof and total <= _MOST_RECORD_BYTES and (data := source.read(_MOST_UNSIGNED_BYTES)):
+            for start in range(0, len(data), _PIECE_BYTES):
+                if packed.eof or total > _MOST_RECORD_BYTES:
+                    break
+                last += (piece := packed.decompress(data[start : start + _PIECE_BYTES]))
+                total += len(piece)
+                signed.update(last[: -_SIGNATURE_CHARACTERS - 1])
+                last = last[-_SIGNATURE_CHARACTERS - 1 :]
+        expected = b"\n" + signed.hexdigest().encode()
+        return packed.eof and total <= _MOST_RECORD_BYTES and hmac.compare_digest(last, expected)
+    return False
 
 
 def _with_whole_lists(
@@ -250,15 +313,17 @@ def _whole(lists: Store, name: str, most_bytes: int = _MOST_LIST_BYTES) -> bytes
 
     They are packed: only a list that a signed record names is unpacked without a limit.
     """
-    kind, _, rest = name.rpartition("-")
+    named = _NAME.fullmatch(name)
+    if named is None:
+        return None
     try:
         with lists.open_input(name) as source:
             if source.size() > most_bytes:
                 return None
             data: bytes = source.read()
-    except OSError:
+    except _NO_FILE:
         return None
-    return data if name == _name_of(data, kind, rest.split(".")[1]) else None
+    return data if name == _name_of(data, named[1], named[2]) else None
 
 
 def _unpacked_record(data: bytes) -> bytes:

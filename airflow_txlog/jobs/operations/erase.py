@@ -44,12 +44,12 @@ from airflow_txlog.jobs.files.erasure_lists import (
     ListWriter,
     earlier_records,
     entry_of,
-    has_unsigned,
     lists_of,
     object_of,
     objects_in,
     place_of,
     remove_plans,
+    unverified_requests,
 )
 from airflow_txlog.jobs.files.killed_runs import KilledRuns, is_recorded, killed_runs
 from airflow_txlog.jobs.operations.delete.job import delete
@@ -80,6 +80,8 @@ class _Erasure:
         self._plans: list[tuple[str, ErasureRecord]] = []
         self._run_id = context.clock.unique_id()
         self._killed = KilledRuns()
+        self._unverified: set[str] = set()
+        self._said: set[str] = set()
         self._readable: list[range] | None = None
         # A verdict stays here as long as its id.
         self._holders: dict[int, tuple[ObjectVerdict, Holders]] = {}
@@ -168,18 +170,19 @@ class _Erasure:
         return pa.concat_arrays(found).unique()
 
     def _killed_before(self, snapshot: Snapshot, requests: Requests, lists: Store) -> KilledRuns:
-        """Return what earlier runs did for these requests and did not record.
-
-        Without their key, or with another one, it is unknown what they did.
-        """
+        """Return what earlier runs did for these requests and did not record."""
         ids, uri, key = list(requests.by_id), self._context.table.uri, self._context.spec.records_key
-        plans = earlier_records(lists, uri, ids, key, self._context.log, is_plan=True)
-        records = earlier_records(lists, uri, ids, key, self._context.log)
-        found = killed_runs([each for _, each in plans], [each for _, each in records], ids, snapshot.version)
-        if not has_unsigned(lists, uri, ids, key):
-            return found
-        unknown = {"name": "earlier runs", "version": None, "at": None, "begun": None}
-        return dataclasses.replace(found, steps=[unknown, *found.steps])
+        plans = earlier_records(lists, uri, ids, key, self._log_once, is_plan=True)
+        records = earlier_records(lists, uri, ids, key, self._log_once)
+        # Only for the report: in a record of this run, it would be signed.
+        self._unverified = unverified_requests(lists, uri, ids, key, self._log_once)
+        return killed_runs([each for _, each in plans], [each for _, each in records], ids, snapshot.version)
+
+    def _log_once(self, line: str) -> None:
+        """Log what may be found several times."""
+        if line not in self._said:
+            self._said.add(line)
+            self._context.log(line)
 
     def _plan(self, doing: str, requests: Requests, lists: Store | None, going: Iterable[ObjectVerdict] = ()) -> None:
         """Record the next step first, so that a kill cannot lose it."""
@@ -274,7 +277,7 @@ class _Erasure:
         ]
         runs, deleted = [], {}
         if lists is not None:
-            uri, log, key = self._context.table.uri, self._context.log, self._context.spec.records_key
+            uri, log, key = self._context.table.uri, self._log_once, self._context.spec.records_key
             found = earlier_records(lists, uri, ids, key, log)
             plans = earlier_records(lists, uri, ids, key, log, is_plan=True)
             lost = self._unlisted(lists, plans, found, requests.forms)
@@ -297,6 +300,7 @@ class _Erasure:
             "until_ms": removal.until_ms,
             "num_tombstones": removal.num_tombstones,
             "deleted": deleted,
+            "unverified": sorted(self._unverified),
         }
 
     def _write_record(
@@ -375,7 +379,7 @@ class _Erasure:
         others = {each for _, plan in plans for each in plan.requests} - set(ids)
         if not others:
             return list(plans)
-        uri, log, key = self._context.table.uri, self._context.log, self._context.spec.records_key
+        uri, log, key = self._context.table.uri, self._log_once, self._context.spec.records_key
         whole = dict(earlier_records(lists, uri, {*ids, *others}, key, log, is_plan=True))
         records = earlier_records(lists, uri, others, key, log)
         listed = {each: set(map(object_of, objects_in(lists, records, each))) for each in others}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A wait ends by the store's clock, which may be behind.
 _SLACK_MS = 60_000
+# The step of a report for records that this deployment has not signed. Any writer of the folder can make one.
+_UNVERIFIED = "earlier runs (not verified)"
 
 
 class DeltaEraseOperator(ErasureOperator):
@@ -269,15 +271,17 @@ def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: s
     # The record of a run also has the steps of killed ones, for each of its requests.
     different = {repr(sorted(step.items())): step for run in runs for step in run["steps"]}
     steps = sorted(different.values(), key=lambda step: str(step["at"] or step["begun"] or ""))
+    if request_id in done["unverified"]:
+        steps = [{"name": _UNVERIFIED, "version": None, "at": None, "begun": None}, *steps]
     found = dataclasses.replace(found, steps=steps, waits=done["waits"], num_waits=done["num_waits"])
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
     unknown = {step["name"] for step in steps if step["at"] is None}
     rows = [step.get("num_rows", 0) for step in steps]
-    are_known = None not in rows and not unknown & {"delete", "earlier runs"}
+    are_known = None not in rows and not unknown & {"delete", _UNVERIFIED}
     found = dataclasses.replace(
         found,
-        num_erased_objects=None if "earlier runs" in unknown else count,
+        num_erased_objects=None if _UNVERIFIED in unknown else count,
         num_deleted_rows=sum(rows) if are_known else None,
     )
     if not count or found.state != VERIFIED:
