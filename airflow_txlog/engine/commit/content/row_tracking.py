@@ -20,7 +20,7 @@ from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN, Att
 from airflow_txlog.engine.log.actions import Add, DeletionVector, DomainMetadata
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.schema.features import writer_features
-from airflow_txlog.engine.table.snapshot.files import most_rows
+from airflow_txlog.engine.table.snapshot.files import most_rows, vectors_of
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import CorruptTable, InvalidCommit, RowCountMissing
 
@@ -85,8 +85,11 @@ def _mark_of(snapshot: Snapshot) -> int:
     mark = high_water_mark(snapshot.state.domains.values(), snapshot.uri)
     if mark is not None:
         return mark
-    ids = snapshot.files().column("base_row_id")
-    if ids.null_count < len(ids):
+    files = snapshot.files()
+    files = files.filter(pc.is_valid(files.column("base_row_id")))
+    vectors = vectors_of(files)
+    # A file without rows has the next id and leaves the mark.
+    if any(most_rows(text, vectors.get(number)) != 0 for number, text in enumerate(files.column("stats").to_pylist())):
         raise CorruptTable(
             f"{snapshot.uri}: version {snapshot.version} has files with row ids and no domain "
             f"{ROW_TRACKING_DOMAIN} that holds the highest of them, so new rows cannot be numbered. Nothing was "

@@ -179,6 +179,15 @@ def test_files_with_ids_and_no_mark_are_a_corrupt_table(table: Table) -> None:
 # --- after a race ---------------------------------------------------------------------------------------------------
 
 
+def test_a_first_file_without_rows_needs_no_mark(memory_uri: str, clock: Any) -> None:
+    table = create(memory_uri, clock, ENABLED)
+    begun(table, "a", 0).commit("WRITE")
+    begun(table, "b", 0).commit("WRITE")
+    begun(table).commit("WRITE")
+    assert ids(table) == {"a": (0, 1), "b": (0, 2), "c": (0, 3)}
+    assert mark(table) == 2
+
+
 def test_after_a_lost_race_ids_follow_the_winners(table: Table) -> None:
     tx = begun(table, "mine", 3)
     begun(table, "theirs", 100).commit("WRITE")
