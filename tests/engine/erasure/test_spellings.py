@@ -9,6 +9,7 @@ import sys
 import unicodedata
 import uuid
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.attribution import Attribution, Requests
 from airflow_txlog.engine.erasure.object_verdicts import verdict_on
 from airflow_txlog.engine.erasure.values import equivalents as equivalents_module
-from airflow_txlog.engine.erasure.values.equivalents import MOST_SPELLINGS, equivalents
+from airflow_txlog.engine.erasure.values.equivalents import MOST_ESCAPED, MOST_SPELLINGS, equivalents
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
@@ -367,6 +368,32 @@ def test_a_spelling_that_was_not_tried_leaves_no_partition(tmp_path: Path, prope
     assert table.to_arrow().column("n").to_pylist() == [2]
     assert all(each.passes for each in table.find_traces("email", [given]))
     assert holding(tmp_path, stored) == []
+
+
+def test_a_key_of_many_spellings_is_found_escaped_without_a_list_of_each_escape_of_each(tmp_path: Path) -> None:
+    given = "\u00e9\u00e0\u00fc\u00f6\u00e7\u00f1@example.org"
+    mixed = sorted(equivalents(given) - equivalents(given, MOST_ESCAPED))
+    assert len(mixed) > 40
+    schema = pa.schema([("email", pa.string()), ("note", pa.string())])
+    table = Table.create(tmp_path / "t", schema)
+    forms = forms_of(table.snapshot(), given)
+    # Some twenty for each of them would need gigabytes for thousands of people.
+    assert len(forms.strings) < MOST_SPELLINGS + 25 * (MOST_ESCAPED + 3)
+    once = quote(mixed[0])
+    notes = [
+        mixed[0],
+        f"a {once} b",
+        f"a {quote(once)} b",
+        json.dumps(mixed[1]),
+        json.dumps(mixed[2], ensure_ascii=False),
+    ]
+    append(table, pa.table({"email": [f"b{at}@example.org" for at in range(5)], "note": notes}))
+    (verdict,) = (each for each in table.find_traces("email", [given]) if each.path.endswith(".parquet"))
+    assert {each.count for each in verdict.traces if each.place == "rows, column 'note'"} == {5}
+    for name, text in zip("abcde", notes, strict=True):
+        (tmp_path / "t" / f"{name}.txt").write_text(text)
+    found = [each for each in table.find_traces("email", [given]) if each.path.endswith(".txt")]
+    assert [each.verdict for each in found] == ["found"] * 5
 
 
 def test_equivalent_spellings_are_those_of_the_unicode_database() -> None:

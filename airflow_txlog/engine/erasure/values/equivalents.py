@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 
 MOST_SPELLINGS = 64
 """The most spellings of a text that are tried besides NFC and NFD."""
+MOST_ESCAPED = 8
+"""The most of them that are also tried escaped, in base 64, as digits, and in UTF-16, each in some twenty forms."""
 # No other plane has characters that are canonically equivalent to others, except marks of notes and rare scripts.
 _CHARACTERS = (range(0xA0, 0x3400), range(0xF900, 0x1_2000), range(0x2_F800, 0x2_FA20))
 _MOST_MARKS = 3
@@ -30,13 +32,13 @@ _HANGUL = range(0x1100, 0x1200), range(0xAC00, 0xD7A4)
 _ASCII = frozenset("K;`")
 
 
-def equivalents(text: str) -> set[str]:
-    """Return the spellings of a text: NFC, NFD, and the mixed ones, of which at most `MOST_SPELLINGS`."""
+def equivalents(text: str, most: int = MOST_SPELLINGS) -> set[str]:
+    """Return the spellings of a text: NFC, NFD, and the mixed ones, of which at most `most`."""
     found = {text, normalize("NFC", text), normalize("NFD", text)}
     if _is_plain(text) or len(text) > _LONGEST_MIXED:
         return found
     mixed = map("".join, itertools.product(*_spelled_parts(text)))
-    return found.union(itertools.islice(mixed, MOST_SPELLINGS))
+    return found.union(itertools.islice(mixed, most))
 
 
 def are_all_tried(text: str) -> bool:

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.engine.erasure.values.equivalents import are_all_tried, equivalents, normal_texts
+from airflow_txlog.engine.erasure.values.equivalents import MOST_ESCAPED, MOST_SPELLINGS, are_all_tried, normal_texts
 from airflow_txlog.engine.erasure.values.key_columns import char_lengths, dotted, key_path, paths_of_others
 from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes
 from airflow_txlog.engine.erasure.values.plain import (
@@ -42,7 +42,7 @@ from airflow_txlog.engine.erasure.values.spellings import (
     match_anywhere,
     number_of,
     of_bytes,
-    spellings,
+    whole_texts,
     without_escapes,
     without_surrogates,
 )
@@ -96,13 +96,12 @@ class Forms:
     @cached_property
     def texts(self) -> frozenset[str]:
         """Every spelling of a value as a whole text."""
-        found = {text for value in self.values for text in spellings(value)}
-        if self.lengths:
-            plain = {text.rstrip(" ") or text for text in found}
-            found |= plain.union(*({text.ljust(length) for text in plain} for length in self.lengths))
-        found = found.union(*map(equivalents, found))
-        # Writers count the characters of each spelling when they pad it.
-        return frozenset(found.union(*({(each.rstrip(" ") or each).ljust(n) for each in found} for n in self.lengths)))
+        return whole_texts(self.values, self.lengths, MOST_SPELLINGS)
+
+    @cached_property
+    def _escaped(self) -> frozenset[str]:
+        """The texts that are searched escaped and in UTF-16, too. In texts, the escapes of all others are decoded."""
+        return whole_texts(self.values, self.lengths, MOST_ESCAPED)
 
     @cached_property
     def key_values(self) -> pa.Array:
@@ -346,7 +345,7 @@ class Forms:
     def _rare(self) -> list[str]:
         plain = self.texts - self._common
         # A padded text holds the plain one.
-        whole = {text for text in plain if text.rstrip(" ") not in plain or not text.endswith(" ")}
+        whole = {text for text in plain & self._escaped if text.rstrip(" ") not in plain or not text.endswith(" ")}
         found = [value for value in self.values.to_pylist() if isinstance(value, bytes)]
         return sorted(plain.union(*map(escaped, whole), *map(of_bytes, found)))
 
@@ -378,11 +377,12 @@ class Forms:
     @cached_property
     def _in_bytes(self) -> Needles:
         """The forms that no text has. JSON in UTF-16 is read as a text."""
-        wide = {text.encode(way) for text in self.texts - self._common for way in ("utf-16-le", "utf-16-be")}
+        wide = {text.encode(way) for text in self._escaped - self._common for way in ("utf-16-le", "utf-16-be")}
         # A tiny text among the values must not weaken the search for the others.
         common = {text.encode() for text in self._common}
         is_rare = is_text(self.values.type) or is_bytes(self.values.type)
-        plain = {each for each in self._bytes - common if len(each) >= _SHORTEST_RARE and is_rare}
+        others = self._bytes.difference(common, self.strings)
+        plain = {each for each in others if len(each) >= _SHORTEST_RARE and is_rare}
         return Needles(wide | plain)
 
     def in_path(self, path: str) -> bool:

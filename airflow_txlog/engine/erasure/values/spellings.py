@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from urllib.parse import quote, quote_plus, unquote
@@ -19,6 +19,7 @@ from urllib.parse import quote, quote_plus, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.engine.erasure.values.equivalents import equivalents
 from airflow_txlog.engine.erasure.values.needles import has_escapes
 
 _SHORTEST_PACKED, _SHORTEST_CHARACTERS = 11, 5
@@ -50,6 +51,17 @@ def spellings(value: pa.Scalar) -> Iterable[str]:
     identifier = identifier_of(text)
     if identifier is not None:
         yield from (spelled for each in (str(identifier), identifier.hex) for spelled in (each, each.upper()))
+
+
+def whole_texts(values: pa.Array, lengths: Collection[int], most: int) -> frozenset[str]:
+    """Return the spellings of values as whole texts: at most so many mixed ones of each, and padded to the lengths."""
+    found = {text for value in values for text in spellings(value)}
+    if lengths:
+        plain = {text.rstrip(" ") or text for text in found}
+        found |= plain.union(*({text.ljust(length) for text in plain} for length in lengths))
+    found = found.union(*(equivalents(each, most) for each in found))
+    # Writers count the characters of each spelling when they pad it.
+    return frozenset(found.union(*({(each.rstrip(" ") or each).ljust(n) for each in found} for n in lengths)))
 
 
 def escaped(text: str) -> Iterator[str]:
