@@ -23,8 +23,9 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
+from airflow_txlog.datafiles.tasks.copies import SentColumns
 from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins, plan_table
-from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Step
+from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Step
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
 from airflow_txlog.engine.table.snapshot.files import record_counts
@@ -322,10 +323,12 @@ def planned_by(tasks: Iterable[BinTask]) -> None:
 def _amount_of(each: tuple[Step, pa.RecordBatch]) -> tuple[int, int]:
     """Return how many files, and bytes of them, one piece of work reads; none if it reads no planned files."""
     step, batch = each
-    bins = getattr(step, "bins", None)
-    amounts = bins.amounts if isinstance(bins, Bins) else ()
-    number = batch.column(0)[0].as_py() if amounts else 0
-    return amounts[number] if isinstance(number, int) and number < len(amounts) else (0, 0)
+    bins, values = getattr(step, "bins", None), getattr(step, "values", None)
+    if not isinstance(bins, Bins) or not bins.amounts:
+        return 0, 0
+    if isinstance(values, SentColumns):
+        return bins.amounts[values.bin_of(batch.column(ADDRESS_COLUMN)[0].as_py())]
+    return bins.amounts[batch.column(0)[0].as_py()]
 
 
 class TooManyRows(Exception):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.jobs.files import frames
+from airflow_txlog.jobs.files import frames, scan
 from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import USUAL, Limits
-from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, live_files, rows, run
+from tests.helpers.jobs import by_id, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.racing import winning
 from tests.helpers.rows import append, bag, make_table
 
@@ -112,6 +112,21 @@ def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark
         ]
         assert bag(table) == bag(pa.Table.from_pylist(changed, rows(6).schema))
         assert here == expected
+
+
+def test_computed_values_are_not_taken_for_numbers_of_tasks(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[int, int]] = []
+    monkeypatch.setattr(scan.progress, "done", lambda files, num_bytes: done.append((files, num_bytes)))
+    table = make_table(tmp_path / "t", rows(2), rows(1, start=2))
+    for value in ("greatest(-9 - id, -99)", "greatest(-id, 0)"):
+        sizes = table.snapshot().files().column("size").to_pylist()
+        done.clear()
+        committed(run(spark, "update", table, set={"id": value}))
+        # Found, and written.
+        assert done[:2] == [(len(sizes), sum(sizes))] * 2
+    assert ids(table) == [9, 10, 11]
 
 
 @pytest.mark.parametrize(
