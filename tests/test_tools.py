@@ -223,7 +223,7 @@ def test_a_python_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "python3.12").unlink()
     without = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     assert (without.returncode, without.stdout) == (1, "")
-    assert without.stderr.startswith("No Python 3.11 or newer (with venv) was found on PATH")
+    assert without.stderr.startswith("No Python 3.11, 3.12 or 3.13 (with venv) was found on PATH")
 
 
 def copied(name: str, folder: Path) -> Path:
