@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.engine.erasure.values.subject_values import subject_values
+from airflow_txlog.engine.erasure.values.subject_values import subject_values, values_of_type
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField
 from airflow_txlog.errors import InvalidInput
 from tests.helpers.exact_cases import KEPT, REFUSED
@@ -57,6 +57,8 @@ def test_a_subject_that_would_change_on_the_way_is_refused_without_telling_it(gi
         (pa.array(["a"], pa.string_view()), Primitive.BINARY, [b"a"]),
         (pa.RunEndEncodedArray.from_arrays([2, 3], [7, None]), Primitive.LONG, [7]),
         (["ab", b"ab", KEY], Primitive.BINARY, [b"ab", KEY.bytes]),
+        (pa.array([2.0**24 - 1], pa.float32()), Primitive.LONG, [2**24 - 1]),
+        (pa.array([7.25], pa.float32()), DecimalType(10, 2), [Decimal("7.25")]),
         (pa.array([5], pa.timestamp("s")), Primitive.TIMESTAMP_NTZ, [dt.datetime(1970, 1, 1, 0, 0, 5)]),
         (pa.array([86_400_000], pa.date64()), Primitive.DATE, [dt.date(1970, 1, 2)]),
     ],
@@ -71,6 +73,9 @@ def test_columns_of_other_layouts_hold_the_same_subjects(given: Any, kind: DataT
     [
         (pa.array([Decimal(2**63)]), Primitive.LONG),
         (pa.array([300]).dictionary_encode(), Primitive.BYTE),
+        (pa.array([2.0**24], pa.float32()), Primitive.LONG),
+        (pa.array([1_048_576.5], pa.float32()), DecimalType(10, 2)),
+        (pa.array([2048.0], pa.float32()).cast(pa.float16()), Primitive.SHORT),
         (pa.array([KEY.bytes], pa.binary(16)).cast(pa.uuid()), Primitive.STRING),
         (pa.array([1], pa.timestamp("ns")), Primitive.TIMESTAMP_NTZ),
         (pa.array([1 << 60], pa.timestamp("s")), Primitive.TIMESTAMP_NTZ),
@@ -114,3 +119,8 @@ def test_the_first_subject_that_does_not_fit_is_told_by_its_place() -> None:
     for given in (["1", None, "2", "03"], pa.array(["1", None, "2", "03", "03"])):
         with pytest.raises(InvalidInput, match="subject number 4 is a"):
             values_of(given, Primitive.LONG)
+
+
+def test_a_file_of_before_a_column_of_dates_was_widened_holds_only_midnights() -> None:
+    times = pa.array([dt.datetime(2020, 1, 1, 5), dt.datetime(2020, 1, 2)], pa.timestamp("us"))
+    assert values_of_type(times, pa.date32()).to_pylist() == [dt.date(2020, 1, 2)]

@@ -78,6 +78,9 @@ def fitting(values: Iterable[bytes], kind: pa.DataType) -> pa.Array:
 
 def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the values that the type holds exactly."""
+    if pa.types.is_timestamp(values.type) and pa.types.is_date(kind):
+        # Arrow takes the day of each time. Files of before a column was widened have dates.
+        values = values.filter(pc.equal(pc.floor_temporal(values, unit="day"), values))
     try:
         return values.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

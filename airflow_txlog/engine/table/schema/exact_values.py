@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +27,18 @@ from airflow_txlog.datafiles.deletion_vectors.positions import places_of_differe
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive
 
-# A double distinguishes all decimals of at most this many digits, and all whole numbers up to the limit below.
-_DOUBLE_DIGITS = 15
-_DOUBLE_WHOLE = 1 << 53
+
+class _Float(NamedTuple):
+    """What a format of floating-point numbers distinguishes: all whole numbers below `whole`, which may be the next one
+    rounded, and all decimals of at most `digits` digits.
+    """
+
+    whole: int
+    digits: int
+
+
+_DOUBLE = _Float(1 << 53, 15)
+_NARROW = {pa.float16(): _Float(1 << 11, 3), pa.float32(): _Float(1 << 24, 6)}
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,37}", re.ASCII)
 _PLAIN_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
@@ -112,7 +121,8 @@ def _convert_column(given: pa.Array | pa.ChunkedArray, kind: DataType, *, skips_
         values = distinct.to_pylist()
     except (ValueError, OverflowError) as error:
         raise NotExact("years outside 1 to 9999 are not converted", name) from error
-    return pc.unique(_convert_values(values, kind, found=name, places=column))
+    floats = _NARROW.get(column.type, _DOUBLE)
+    return pc.unique(_convert_values(values, kind, found=name, places=column, floats=floats))
 
 
 def _plain_column(column: pa.Array, kind: DataType) -> pa.Array:
@@ -155,8 +165,9 @@ def _convert_values(
     found: str | None = None,
     places: pa.Array | None = None,
     skips_nulls: bool = False,
+    floats: _Float = _DOUBLE,
 ) -> pa.Array:
-    convert = _converter(kind)
+    convert = _converter(kind, floats)
     converted = []
     for index, value in enumerate(values):
         try:
@@ -187,11 +198,11 @@ def _type_name(value: object) -> str:
     return next((name for each, name in _TYPE_NAMES.items() if isinstance(value, each)), "value")
 
 
-def _converter(kind: DataType) -> Callable[[Any], Any]:
+def _converter(kind: DataType, floats: _Float) -> Callable[[Any], Any]:
     if isinstance(kind, DecimalType):
-        return lambda value: _decimal(value, kind)
+        return lambda value: _decimal(value, kind, floats)
     if kind in INTEGERS:
-        return lambda value: _integer(value, INTEGERS[kind])
+        return lambda value: _integer(value, INTEGERS[kind], floats)
     return _CONVERTERS.get(kind, _nothing)
 
 
@@ -221,8 +232,8 @@ def _boolean(value: Any) -> bool:
     raise NotExact("only true and false are booleans")
 
 
-def _integer(value: Any, kind: Integer) -> int:
-    number = _whole(value)
+def _integer(value: Any, kind: Integer, floats: _Float) -> int:
+    number = _whole(value, floats)
     if kind.held(number) is None:
         raise NotExact("it is out of range")
     return number
@@ -239,12 +250,12 @@ def _number(value: Any, text: re.Pattern[str]) -> Any:
     return Decimal(value)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: Any, floats: _Float) -> int:
     number = _number(value, _WHOLE)
     if isinstance(number, int):
         return number
     if isinstance(number, float):
-        if not math.isfinite(number) or number != math.floor(number) or abs(number) > _DOUBLE_WHOLE:
+        if not math.isfinite(number) or number != math.floor(number) or abs(number) >= floats.whole:
             raise NotExact(
                 "it is no whole number, or one that a floating-point number cannot distinguish from its neighbour"
             )
@@ -254,11 +265,13 @@ def _whole(value: Any) -> int:
     raise NotExact("it is no whole number")
 
 
-def _decimal(value: Any, kind: DecimalType) -> Decimal:
+def _decimal(value: Any, kind: DecimalType, floats: _Float) -> Decimal:
     number = _number(value, _PLAIN_DECIMAL)
     if isinstance(number, float) and math.isfinite(number):
         number = Decimal(repr(number))
-        if len(number.normalize(_EXACT).as_tuple().digits) > _DOUBLE_DIGITS:
+        # The zeros before the point are digits, too.
+        after_point = max(0, len(number.normalize(_EXACT).as_tuple().digits) - 1 - number.adjusted())
+        if number and number.adjusted() + 1 + after_point > floats.digits:
             raise NotExact("a floating-point number of so many digits may stand for several decimals")
     elif not isinstance(number, int) and not (isinstance(number, Decimal) and number.is_finite()):
         raise NotExact("it is no number")
@@ -272,7 +285,7 @@ def _decimal(value: Any, kind: DecimalType) -> Decimal:
 
 def _double(value: Any) -> float:
     given = _number(value, _PLAIN_DECIMAL)
-    is_exact = isinstance(given, float) or (isinstance(given, int) and abs(given) <= _DOUBLE_WHOLE)
+    is_exact = isinstance(given, float) or (isinstance(given, int) and abs(given) <= _DOUBLE.whole)
     if isinstance(given, Decimal) and given.is_finite():
         is_exact = Decimal(repr(float(given))) == given
     if not is_exact:
