@@ -41,7 +41,7 @@ from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
 from airflow_txlog.engine.table.schema.features import check_maintained_here
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.engine.upkeep.vacuum import vacuum_table
+from airflow_txlog.engine.upkeep.vacuum import drop_uploads, vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo
@@ -238,13 +238,10 @@ class _Removing:
             return
         # A store's times may be whole seconds.
         before_ms = self._store.now_ms() - (self._writer_ms or -DAY_MS)
-        try:
-            count = self._store.abort_unfinished(before_ms, self._of_others)
-        except OSError as error:
-            self._say(f"some unfinished uploads, which no listing shows, were left alone ({type(error).__name__})")
-        else:
-            if count:
-                self._say(f"{count} unfinished uploads of killed writers were dropped")
+        # The name of an upload may hold a value.
+        drop_uploads(
+            self._store, before_ms, self._of_others, lambda _, line: self._say(line), lambda error: type(error).__name__
+        )
 
     def _unneeded(self, snapshot: Snapshot) -> Iterable[FileInfo]:
         """Yield the files that no action of the latest version names as live."""

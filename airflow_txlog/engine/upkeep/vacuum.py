@@ -143,7 +143,7 @@ def vacuum(
         directories = run.delete(plan, deletion, record or (lambda *_: None), on_progress, latest)
         # An erasure drops them also where it has no file to delete.
         if request.mode == "full" and request.inventory is None and request.only is None:
-            run.abort_unfinished()
+            run.drop_uploads()
         with _going_on_without_room(store.root, "how far this vacuum went"):
             write_last_vacuum(store, through)
     return VacuumResult(
@@ -404,16 +404,31 @@ class _Run:
         named.expired.update(info.path for info in files)
         return [info for info in files if may_go(info, named, self.orphan_before_ms)]
 
-    def abort_unfinished(self) -> None:
-        """Drop the unfinished uploads of killed writers. A refused delete is no failure: no reader sees these files."""
-        table = self.store.root
-        try:
-            aborted = self.store.abort_unfinished(self.orphan_before_ms, self._inside)
-        except OSError as error:
-            log.warning("vacuum of %s: some unfinished uploads were left alone: %s", table, error)
-        else:
-            if aborted:
-                log.info("vacuum of %s: %d unfinished uploads were dropped", table, aborted)
+    def drop_uploads(self) -> None:
+        def say(level: int, line: str) -> None:
+            log.log(level, "vacuum of %s: %s", self.store.root, line)
+
+        drop_uploads(self.store, self.orphan_before_ms, self._inside, say)
+
+
+def drop_uploads(
+    store: Store,
+    before_ms: int,
+    others: tuple[str, ...],
+    say: Callable[[int, str], object],
+    text_of: Callable[[OSError], str] = str,
+) -> None:
+    """Drop the unfinished uploads of killed writers, and say so at a level of `logging`.
+
+    An error is said, and not raised: no reader sees these files. `text_of` gives what may be shown of it.
+    """
+    try:
+        count = store.abort_unfinished(before_ms, others)
+    except OSError as error:
+        say(logging.WARNING, f"some unfinished uploads, which no listing shows, were left alone: {text_of(error)}")
+    else:
+        if count:
+            say(logging.INFO, f"{count} unfinished uploads of killed writers were dropped")
 
 
 @contextmanager

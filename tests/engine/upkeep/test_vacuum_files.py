@@ -380,6 +380,19 @@ def test_the_files_of_a_table_in_a_folder_of_this_one_stay(tmp_path: Path, monke
     assert uploads_kept == [("p=1/inner/",)]
 
 
+def test_unfinished_uploads_that_the_store_does_not_drop_stop_no_vacuum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def abort(store: LocalStore, before_ms: int, others: tuple[str, ...] = ()) -> int:
+        raise PermissionError("s3:ListBucketMultipartUploads is not allowed")
+
+    monkeypatch.setattr(LocalStore, "abort_unfinished", abort)
+    put(tmp_path, "_delta_log/x", "orphan")
+    assert on_disk(tmp_path).files == [f"file://{tmp_path}/orphan"]
+    (warning,) = (each for each in caplog.records if each.levelname == "WARNING")
+    assert warning.getMessage().endswith("were left alone: s3:ListBucketMultipartUploads is not allowed")
+
+
 def test_nothing_is_deleted_outside_the_table_nor_through_a_symlink(tmp_path: Path) -> None:
     put(tmp_path, "outside/precious", "sibling/f", "t/_delta_log/x", "t/orphan")
     (tmp_path / "t" / "link").symlink_to(tmp_path / "outside")
