@@ -32,7 +32,7 @@ from airflow_txlog.engine.upkeep.vacuum_plan import is_leftover
 from airflow_txlog.errors import InvalidInput, LimitExceeded, UnsupportedStore
 from airflow_txlog.locations import split, store_kind
 from airflow_txlog.storage import PLAIN, Access, Store, StoreReference, bucket, gcs, open_store
-from airflow_txlog.storage.clouds import CONNECT_S, Body, Connection, EmptyRange, NameTaken, NotAnswered, answer_error
+from airflow_txlog.storage.clouds import Connection, EmptyRange, NameTaken, NotAnswered, answer_error
 from airflow_txlog.storage.object_files import Upload
 from airflow_txlog.storage.objects import ObjectStore
 from tests.helpers import azure
@@ -653,7 +653,3 @@ def test_of_a_batch_each_failure_is_that_of_its_own_file(monkeypatch: pytest.Mon
     monkeypatch.setattr(gcs.GcsBucket, "_request", lambda *rest, **more: answer)
     failures = gcs.GcsBucket("bucket", Connection(lambda: None), {}).delete(["a", "b", "c", "d"])
     assert {key: type(error) for key, error in failures.items()} == {"c": PermissionError, "d": NotAnswered}
-
-
-def test_a_connection_of_16_kib_a_second_is_fast_enough_for_each_piece_of_a_body() -> None:
-    assert len(Body(bytes(1_000_000)).read(16 * 1024)) / CONNECT_S < 16 * 1024

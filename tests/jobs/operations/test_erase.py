@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import gzip
 import json
@@ -24,7 +23,6 @@ from airflow_txlog.contract.operations import FileView, KeySource, QuerySource
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput, InvalidJobSpec
-from airflow_txlog.jobs.operations.erase import _num_deleted
 from airflow_txlog.jobs.source.given_keys import key_source_column
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import FEED, OTHERS, SUBJECT, VECTORS, folder_of, is_gone, rows
@@ -64,13 +62,6 @@ def test_one_job_deletes_purges_removes_and_cuts_and_shows_no_value(tmp_path: Pa
     again = erase(table)
     assert again.status == "nothing_to_do"
     assert again.version == result.version
-
-
-def test_a_number_of_deleted_rows_that_is_unknown_is_no_zero() -> None:
-    done = JobResult(status="committed", operation="delete", table_uri="t", version=1)
-    assert _num_deleted(done) == {}
-    assert _num_deleted(dataclasses.replace(done, metrics={"numDeletedRows": 2})) == {"numDeletedRows": 2}
-    assert _num_deleted(dataclasses.replace(done, status="nothing_to_do")) == {"numDeletedRows": 0}
 
 
 def test_subjects_of_a_file_and_of_a_member_of_a_struct(tmp_path: Path) -> None:
