@@ -324,6 +324,12 @@ def is_about_name(error: Exception) -> bool:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
+def name_file(error: BaseException | None, path: str | None) -> None:
+    """Let an error of the system, such as a full disk, name this file if it names none."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = path
+
+
 class Output:
     """A binary file that is being written, enough of one for pyarrow; use it as a context manager.
 
@@ -402,8 +408,7 @@ class Output:
         if kind is None:
             self.close()
             return
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = self._location
+        name_file(error, self._location)
         self.discard()
 
     def __del__(self) -> None:

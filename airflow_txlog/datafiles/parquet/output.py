@@ -28,7 +28,7 @@ from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
-from airflow_txlog.storage.base import Output
+from airflow_txlog.storage.base import Output, name_file
 
 # Bytes read at once to compute a digest.
 _DIGESTED_BYTES = 8 * 1024 * 1024
@@ -199,12 +199,11 @@ class RowGroupWriter:
 
     @contextlib.contextmanager
     def _named_in_errors(self) -> Iterator[None]:
-        """Let an error of the system, such as a full disk, name the file: Arrow's names none."""
+        """Let an error name the file: Arrow's names none."""
         try:
             yield
         except OSError as error:
-            if error.errno is not None and error.filename is None:
-                error.filename = readable(self._store.root, self.path)
+            name_file(error, readable(self._store.root, self.path))
             raise
 
     def _opened(self) -> Any:
