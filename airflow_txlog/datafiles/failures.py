@@ -27,6 +27,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,60}\Z")
 _MARK = re.compile(r"^(?:[\w.]*TaskFailed: )?<txlog-error>(.*)</txlog-error>$", re.MULTILINE)
 
 
+OTHER_HEADER_TEXT = "CSV header does not conform to the schema"
+
 # Sentences of the JVM and of the system that name a fault and nothing else. They are shown unchanged.
 SENTENCES = (
     "Java heap space",
@@ -45,7 +47,7 @@ SENTENCES = (
     "is bigger than spark.driver.maxResultSize",
     "Cannot broadcast the table",
     "is not a Parquet file",
-    "CSV header does not conform to the schema",
+    OTHER_HEADER_TEXT,
     "cancelled part of cancelled job group",
 )
 

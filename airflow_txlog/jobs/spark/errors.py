@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.datafiles.failures import row_does_not_fit, text_of
+from airflow_txlog.datafiles.failures import OTHER_HEADER_TEXT, row_does_not_fit, text_of
 from airflow_txlog.datafiles.installed import unfit_executor
 from airflow_txlog.errors import (
     ClusterLost,
@@ -46,7 +46,6 @@ _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
-_OTHER_HEADER_TEXT = "CSV header does not conform to the schema"
 _OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 # Conditions of Spark Connect: cancelled, or for a session that was released or that a new server does not know.
 _ENDED = ("OPERATION_CANCELED", "INVALID_HANDLE.")
@@ -147,7 +146,7 @@ def translate(error: Exception, what: str) -> TxlogError:
         column_type = _type_of_column(blamed) if _sql_of(error) is None else None
         facts = {} if column_type is None else {"column_type": column_type}
         return InvalidInput(f"While Spark was to {what}: {fault}", **facts)
-    if any(cause.condition == _OTHER_HEADER or _OTHER_HEADER_TEXT in cause.words for cause in causes):
+    if any(cause.condition == _OTHER_HEADER or OTHER_HEADER_TEXT in cause.words for cause in causes):
         path = next((cause.facts["path"] for cause in causes if "path" in cause.facts), "of the source")
         return SchemaMismatch(
             f"The header of the source's file {path} does not have the names of the schema's columns, in their order. "
