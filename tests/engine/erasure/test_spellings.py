@@ -162,6 +162,11 @@ def test_all_spellings_of_an_identifier_are_the_values_of_the_key(tmp_path: Path
     given = uuid.UUID(int=0xC0FFEE << 64)
     spelled = {str(given), str(given).upper(), given.hex, given.hex.upper()}
     assert set(forms_of(table.snapshot(), str(given).upper()).key_values.to_pylist()) == spelled
+    table = Table.create(tmp_path / "b", pa.schema([("id", pa.binary())]))
+    for value in (given.bytes, *spelled):
+        forms = forms_of(table.snapshot(), value)
+        assert set(forms.key_values.to_pylist()) == {given.bytes, *(each.encode() for each in spelled)}
+        assert spelled <= forms.texts
 
 
 @pytest.mark.parametrize(

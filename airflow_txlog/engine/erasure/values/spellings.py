@@ -33,16 +33,13 @@ def spellings(value: pa.Scalar) -> Iterable[str]:
     plain = value.as_py()
     if isinstance(plain, bytes):
         if len(plain) == 16:
-            yield str(uuid.UUID(bytes=plain))
+            yield from _of_identifier(uuid.UUID(bytes=plain))
         try:
             text = plain.decode()
         except UnicodeDecodeError:
             return
-        # An empty or tiny value would stand in every file.
-        if text:
-            yield text
-        return
-    text = plain if isinstance(plain, str) else str(value.cast(pa.string()).as_py())
+    else:
+        text = plain if isinstance(plain, str) else str(value.cast(pa.string()).as_py())
     if pa.types.is_timestamp(value.type):
         # Writers differ in the parts of a second and in the zone's name.
         yield from (f"{text[:10]}{between}{text[11:19]}" for between in "T ")
@@ -50,7 +47,11 @@ def spellings(value: pa.Scalar) -> Iterable[str]:
         yield text
     identifier = identifier_of(text)
     if identifier is not None:
-        yield from (spelled for each in (str(identifier), identifier.hex) for spelled in (each, each.upper()))
+        yield from _of_identifier(identifier)
+
+
+def _of_identifier(identifier: uuid.UUID) -> Iterator[str]:
+    yield from (spelled for each in (str(identifier), identifier.hex) for spelled in (each, each.upper()))
 
 
 def whole_texts(values: pa.Array, lengths: Collection[int], most: int) -> frozenset[str]:
