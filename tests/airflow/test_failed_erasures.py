@@ -243,6 +243,19 @@ def test_the_report_has_the_facts_of_a_run_that_was_killed_during_the_removal(
     assert not list((tmp_path / "reports").glob("planned-*"))
 
 
+@pytest.mark.parametrize("of", [["a"], b"\xff", "a"], ids=["lists", "bytes", "texts"])
+def test_a_file_in_the_log_that_is_no_part_of_one_ends_no_erasure_and_is_reported(tmp_path: Path, of: Any) -> None:
+    users = table_with_subject(tmp_path / "users")
+    entry = {"path": of, "stats_parsed": "a"}
+    pq.write_table(pa.table({"add": [entry]}), folder_of(users) / "_delta_log" / "x.parquet")
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, users.uri)
+    (table,) = report_of(raised.value.facts["report"])["tables"]
+    assert table["state"] == "verified"
+    assert [(each["path"], each["verdict"]) for each in table["left"]] == [("_delta_log/x.parquet", "statistic only")]
+    assert not holding(folder_of(users), EMAIL)
+
+
 def test_rows_that_a_killed_run_deleted_and_did_not_note_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

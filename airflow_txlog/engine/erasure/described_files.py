@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from airflow_txlog.engine.erasure.text_traces import decompressed, text_of
 from airflow_txlog.engine.erasure.traces import Trace
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
+from airflow_txlog.errors import OutsideTable
+from airflow_txlog.locations import is_absolute, shown_path
 from airflow_txlog.storage.base import FileInfo, Store
 
 DESCRIBED = Trace("bounds or partition values of a file that held a subject", "statistic")
@@ -48,6 +50,17 @@ def described(store: Store, info: FileInfo, wanted: Callable[[str], bool]) -> It
     yield from _in_text(decompressed(data), store.root, wanted)
 
 
+def is_gone(store: Store, path: str) -> bool:
+    """Return whether the file at a path that `described` has yielded is not there.
+
+    No table has one at a path that is none, or that leads through a link.
+    """
+    try:
+        return is_absolute(path) or store.stat(path) is None
+    except (ValueError, OutsideTable):
+        return True
+
+
 def _in_text(data: bytes, root: str, wanted: Callable[[str], bool]) -> Iterator[str]:
     try:
         text = text_of(data)
@@ -61,7 +74,7 @@ def _in_text(data: bytes, root: str, wanted: Callable[[str], bool]) -> Iterator[
         except (ValueError, RecursionError):
             continue
         for entry in entries:
-            path = canonical_path(entry["path"], root)
+            path = canonical_path(shown_path(entry["path"]), root)
             if wanted(path) and (_is_in_partition(path) or _has_values(entry)):
                 yield path
 
@@ -84,17 +97,17 @@ def _is_in_partition(path: str) -> bool:
 
 
 def _has_values(entry: Mapping[str, Any]) -> bool:
-    for name in _STATISTICS:
-        statistics = entry.get(name)
-        if isinstance(statistics, str):
-            try:
+    try:
+        for name in _STATISTICS:
+            statistics = entry.get(name)
+            if isinstance(statistics, str):
                 statistics = json.loads(statistics)
-            except ValueError:
-                # Statistics that cannot be read may have any value.
+            if isinstance(statistics, dict) and any(_is_value(statistics.get(bound)) for bound in _BOUNDS):
                 return True
-        if isinstance(statistics, dict) and any(_is_value(statistics.get(bound)) for bound in _BOUNDS):
-            return True
-    return any(_is_value(entry.get(name)) for name in _PARTITIONS)
+        return any(_is_value(entry.get(name)) for name in _PARTITIONS)
+    except (ValueError, RecursionError):
+        # Statistics that cannot be read may have any value.
+        return True
 
 
 def _is_value(value: Any) -> bool:

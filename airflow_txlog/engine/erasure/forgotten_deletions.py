@@ -35,7 +35,7 @@ from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, verdic
 from airflow_txlog.engine.erasure.parquet_traces import batches_without_values
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import CommitConflict
+from airflow_txlog.errors import CommitConflict, LimitExceeded, OutsideTable
 from airflow_txlog.storage import StoreReference
 from airflow_txlog.storage.base import FileInfo
 
@@ -146,7 +146,7 @@ class _InFolder:
                 # One that cannot be read names nothing for any job.
                 try:
                     manifest = decoded(self._store.read(info.path))
-                except (msgspec.MsgspecError, FileNotFoundError):
+                except (msgspec.MsgspecError, FileNotFoundError, LimitExceeded, OutsideTable):
                     continue
                 if manifest.is_known:
                     found[info.path] = manifest

@@ -28,7 +28,7 @@ from airflow_txlog.engine.checkpointing import (
     replace_checkpoint,
 )
 from airflow_txlog.engine.delta_table import DeltaTable
-from airflow_txlog.engine.erasure.described_files import DESCRIBED, described
+from airflow_txlog.engine.erasure.described_files import DESCRIBED, described, is_gone
 from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
 from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, ObjectVerdict, verdict_on
 from airflow_txlog.engine.erasure.values.forms import Forms
@@ -43,7 +43,6 @@ from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.vacuum import drop_uploads, vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
-from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo
 
 Say = Callable[[str], object]
@@ -167,12 +166,18 @@ class _Removing:
 
     def _describes_unclean(self, info: FileInfo) -> bool:
         """Return whether an object describes, by a value, a file that held a subject, or may have held one."""
-        with suppress(FileNotFoundError):
+        try:
             return any(map(self._is_unclean, described(self._store, info, lambda path: path not in self._clean)))
-        return False
+        except FileNotFoundError:
+            return False
+        except OSError:
+            raise
+        except Exception:
+            # No log has it in this form, so what it describes is unknown.
+            return True
 
     def _is_unclean(self, path: str) -> bool:
-        if is_absolute(path) or path in self._found or self._store.stat(path) is None:
+        if path in self._found or is_gone(self._store, path):
             return True
         # It has appeared since the files were listed.
         self._clean.add(path)

@@ -11,7 +11,6 @@ import dataclasses
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from airflow_txlog.contract.operations import CheckSubjects, VerifyErasure
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
-from airflow_txlog.engine.erasure.described_files import DESCRIBED, UNKNOWN
+from airflow_txlog.engine.erasure.described_files import DESCRIBED, UNKNOWN, is_gone
 from airflow_txlog.engine.erasure.described_files import described as described_in
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
@@ -43,7 +42,6 @@ from airflow_txlog.jobs.files.erasure_lists import (
     read_record,
 )
 from airflow_txlog.jobs.source.given_keys import given_requests
-from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo, Store
 
 _PLACES_SHOWN = 300
@@ -144,20 +142,26 @@ class _Described:
         if isinstance(target, str) or not _is_of_log(target.path):
             return held
         by_request = dict(held.by_request)
-        # An object that is damaged or gone has a verdict already.
-        with suppress(OSError, ValueError, pa.ArrowException):
+        shown: set[str] = set()
+        try:
             gone = filter(self._is_gone, described_in(self._store, target, lambda path: path not in self._there))
-            shown = set(map(self._forms.without_values, gone))
-            unknown = shown.difference(*self._deleted.values())
-            for request_id, paths in self._deleted.items():
-                found = held.of(request_id)
-                if found.passes and (unknown or not shown.isdisjoint(paths)):
-                    traces = (*found.traces, DESCRIBED if not shown.isdisjoint(paths) else UNKNOWN)
-                    by_request[request_id] = dataclasses.replace(found, verdict="statistic only", traces=traces)
+            shown.update(map(self._forms.without_values, gone))
+            is_unknown = bool(shown.difference(*self._deleted.values()))
+        except OSError:
+            # An object that is gone has a verdict already.
+            return held
+        except Exception:
+            # Also one that is damaged; of another, no log has the form.
+            is_unknown = True
+        for request_id, paths in self._deleted.items():
+            found = held.of(request_id)
+            if found.passes and (is_unknown or not shown.isdisjoint(paths)):
+                traces = (*found.traces, DESCRIBED if not shown.isdisjoint(paths) else UNKNOWN)
+                by_request[request_id] = dataclasses.replace(found, verdict="statistic only", traces=traces)
         return Holders(by_request, held.others)
 
     def _is_gone(self, path: str) -> bool:
-        if is_absolute(path) or self._store.stat(path) is None:
+        if is_gone(self._store, path):
             return True
         # It has appeared meanwhile. It may go again before it is opened.
         self._there.add(path)

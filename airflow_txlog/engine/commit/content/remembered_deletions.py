@@ -55,7 +55,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def decoded(data: bytes) -> Manifest:
     """Return the manifest. Raises msgspec.MsgspecError for other content."""
-    return msgspec.json.decode(data, type=Manifest)
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except (UnicodeError, RecursionError) as error:
+        raise msgspec.DecodeError(type(error).__name__) from error
 
 
 def encoded(manifest: Manifest) -> bytes:

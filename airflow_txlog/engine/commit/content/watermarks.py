@@ -59,7 +59,7 @@ def watermarks_of(domains: Mapping[str, DomainMetadata]) -> dict[str, Watermark]
     found = {}
     for name in sorted(domains):
         if name.startswith(WATERMARKS) and not domains[name].removed:
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
                 found[name.removeprefix(WATERMARKS)] = msgspec.json.decode(domains[name].configuration, type=Watermark)
     return found
 
