@@ -69,6 +69,7 @@ FOUND_ROWS = "tests/datafiles/tasks/test_found_rows.py"
 USED_VALUES = f"{COPYING}::test_text_is_copied_as_the_dictionary_that_it_is_and_nothing_deleted_stays_in_it"
 INCREMENTS = "tests/jobs/operations/changes/test_incremental.py"
 # These need Spark.
+COMPUTED_VALUES = "tests/jobs/operations/test_update.py::test_computed_values_are_not_taken_for_numbers_of_tasks"
 CURRENT_TIME = "tests/jobs/sql/test_clocks.py"
 MERGES_WITHOUT_SPARK = "tests/jobs/test_merges_without_spark.py"
 MERGE_KEYS = "tests/jobs/operations/merge/test_key_filter.py"
@@ -1225,5 +1226,53 @@ FAULTS = (
         old="if not _ascend(addresses):",
         new="if False:",
         tests=(FOUND_ROWS,),
+    ),
+    Fault(
+        name="no-clause-acts-on-a-row-without-a-key",
+        breaks="a merge deletes or updates a row of the table that no condition names",
+        file="airflow_txlog/datafiles/tasks/key_rows.py",
+        old="yield alone.filter(alone.column(2).is_valid())",
+        new="yield alone",
+        tests=(KEY_ROWS,),
+    ),
+    Fault(
+        name="places-of-numbers-far-apart",
+        breaks="two keys that lie far apart take all memory",
+        file="airflow_txlog/datafiles/deletion_vectors/positions.py",
+        old="if least is None or greatest - least >= most:",
+        new="if least is None:",
+        tests=(KEY_ROWS,),
+    ),
+    Fault(
+        name="pairs-of-several-tasks-are-not-sorted",
+        breaks="a merge updates other rows than those that it found, if several tasks found rows of one file",
+        file="airflow_txlog/datafiles/deletion_vectors/positions.py",
+        old="if not _ascend(whole(ordered.column(POSITION))):",
+        new="if False:",
+        tests=(FOUND_ROWS,),
+    ),
+    Fault(
+        name="position-beyond-32-bits",
+        breaks="a row that no file has is taken for one of its first rows",
+        file="airflow_txlog/datafiles/deletion_vectors/positions.py",
+        old="if max(positions[-1].as_py(), pc.max(ordinals).as_py() or 0) > MAX_POSITION:",
+        new="if False:",
+        tests=(FOUND_ROWS,),
+    ),
+    Fault(
+        name="computed-value-is-a-number-of-a-task",
+        breaks="an update whose first value Spark computes as -9 ends in an IndexError",
+        file="airflow_txlog/jobs/files/scan.py",
+        old="if isinstance(values, SentColumns):",
+        new="if False:",
+        tests=(COMPUTED_VALUES,),
+    ),
+    Fault(
+        name="file-without-rows-needs-a-mark",
+        breaks="a table with row ids whose first file has no rows can never be written again",
+        file="airflow_txlog/engine/commit/content/row_tracking.py",
+        old="if any(most_rows(text, vectors.get(number)) != 0 for",
+        new="if any(True for",
+        tests=(ROW_TRACKING,),
     ),
 )

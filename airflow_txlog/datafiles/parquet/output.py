@@ -328,7 +328,7 @@ def _compacted(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
     if is_used.false_count:
         numbers = pc.subtract(pc.cumulative_sum(is_used.cast(pa.int32())), pa.scalar(1, pa.int32()))
         # To take by nulls takes longer.
-        found = numbers.take(indices.fill_null(0)) if len(numbers) else indices
+        found = numbers.take(indices.fill_null(0))
         indices = pc.if_else(indices.is_valid(), found, pa.scalar(None, found.type)) if indices.null_count else found
         dictionary = dictionary.filter(is_used)
     elif len(chunks) == 1:

@@ -7,7 +7,13 @@ import random
 import pyarrow as pa
 import pytest
 
-from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import (
+    PAIRS,
+    POSITION_BITS,
+    pack_pairs,
+    united_pairs,
+    unpack_pairs,
+)
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks import found_rows
 from airflow_txlog.datafiles.tasks.found_rows import PACKED_SCHEMA, PAIRS_SCHEMA, pairs_packed, rows_packed
@@ -80,3 +86,15 @@ def test_pairs_and_rows_without_a_source_row_are_packed_by_file() -> None:
             for batch in packed
         ]
         assert rows_in(chosen) == sorted(row[0] for row in rows if row[1] is None and row[2] == clause)
+
+
+def test_pairs_of_one_file_that_several_tasks_have_packed_are_in_the_order_of_rows() -> None:
+    pairs = [(position, row, 1) for position in (0, 3, (1 << 32) - 1) for row in (2, 7, 9)]
+    parts = [pairs[5::-2], pairs[4::-2], pairs[6:]]
+    packed = [pack_pairs(pa.table([list(column) for column in zip(*part, strict=True)], PAIRS)) for part in parts]
+    assert [tuple(row.values()) for row in unpack_pairs(united_pairs(packed)).to_pylist()] == pairs
+
+
+def test_a_row_that_no_file_has_is_in_no_pair() -> None:
+    with pytest.raises(ValueError, match="32 bits"):
+        pack_pairs(pa.table([[1 << 32], [0], [1]], PAIRS))

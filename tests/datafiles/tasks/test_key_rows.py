@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
+from airflow_txlog.datafiles.deletion_vectors.positions import places_of_different, unpack_pairs
 from airflow_txlog.datafiles.tasks import key_rows
 from airflow_txlog.datafiles.tasks.found_rows import pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import Acting, HeldKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.row_values import ActingClauses, of_source
+from airflow_txlog.sql.expression import Call, Column, Values
 
 NUMBERS = st.integers(-2, 2)
 TEXTS = st.sampled_from(["", "a", "A", "a ", "\u00e9", "e\u0301"])
@@ -94,6 +95,23 @@ def test_rows_with_a_key_and_rows_without_one_are_told_apart_wherever_the_number
     expected = [(n, 100 + k, 3) for n, row in enumerate(rows) for k, key in enumerate(keys) if row == key is not None]
     alone = [(n, None, 5) for n, row in enumerate(rows) if row is None or row not in keys]
     assert Counter(pairs) == Counter(expected + alone)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_a_row_without_a_key_is_found_if_a_clause_acts_on_it(kind: pa.DataType) -> None:
+    rows = pa.table({"c0": pa.array([1, 2, 3, None]).cast(kind), "n": [0, 0, 1, 0], "address": [0, 1, 2, 3]})
+    acting = Acting(
+        matched=ActingClauses(conditions={3: Call("is null", (Column("n"),))}),
+        unmatched=ActingClauses(conditions={5: Call("=", (Column("n"), Values(pa.array([0]))))}),
+    )
+    keys = HeldKeys(columns=(pa.array([1]).cast(kind),), numbers=pa.array([100], pa.int64()))
+    pairs = pa.Table.from_batches(pairs_of_keys(keys, acting, iter(rows.to_batches()))).to_pylist()
+    assert sorted(tuple(pair.values()) for pair in pairs if pair["row"] is None) == [(1, None, 5), (3, None, 5)]
+    assert [tuple(pair.values()) for pair in pairs if pair["row"] is not None] == [(0, 100, None)]
+
+
+def test_numbers_that_lie_far_apart_have_no_array_of_places() -> None:
+    assert places_of_different(pa.array([7, 107], pa.int64()), 100) is None
 
 
 def test_a_search_that_allows_one_key_a_row_ends_soon_after_the_second() -> None:
