@@ -17,6 +17,15 @@ LISTS = (
 )
 MAPS = ("set_properties", "add_columns", "rename_columns", "change_types", "set_comments", "add_constraints")
 
+# The others are NAME=VALUE.
+_FORMS = {
+    "add_columns": "NAME=TYPE",
+    "rename_columns": "OLD=NEW",
+    "change_types": "NAME=TYPE",
+    "set_comments": "NAME=TEXT",
+    "add_constraints": "NAME=SQL",
+}
+
 
 def alteration_of(args: Namespace) -> dict[str, Any]:
     """Return the fields that were given. Raises ValueError, with a message for people."""
@@ -43,7 +52,7 @@ def pairs_of(field: str, texts: Sequence[str]) -> dict[str, str]:
 def _pair(field: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ValueError(f"--{_flag(field)} is NAME=VALUE, not {text!r}.")
+        raise ValueError(f"--{_flag(field)} is {_FORMS.get(field, 'NAME=VALUE')}, not {text!r}.")
     return name.strip(), value.strip()
 
 

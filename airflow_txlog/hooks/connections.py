@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -83,20 +84,23 @@ def check_is_txlog(connection: Any, storage_types: frozenset[str]) -> None:
             'such as {"storage_conn_id": "lake_keys"}.',
             argument="txlog_conn_id",
         )
-    for name, value in extra.items():
+    for name in extra:
         if name not in SETTINGS:
             raise InvalidJobSpec(
-                f"txlog_conn_id: the extra of the connection {conn_id!r} has {_unknown(name, value)} Nothing was read. "
+                f"txlog_conn_id: the extra of the connection {conn_id!r} has {_unknown(name, extra)} Nothing was read. "
                 f"Its settings are {', '.join(SETTINGS)}; Spark's go into spark_conf, and those of the store into "
                 "storage_options.",
                 argument="txlog_conn_id",
             )
 
 
-def _unknown(name: str, value: Any) -> str:
+def _unknown(name: str, extra: Mapping[str, Any]) -> str:
     """Return the words for a name that is no setting. One that may be the end of a secret is not shown."""
     near = did_you_mean(name, SETTINGS)
-    if near or (_PLAIN.fullmatch(name) and value not in ("", None)):
+    # What Airflow splits off is an empty text, beside the text that it was a part of.
+    texts = ((each, value) for each, value in extra.items() if each != name and isinstance(value, str))
+    may_be_split = any(not (each in SETTINGS and _PLAIN.fullmatch(value)) for each, value in texts)
+    if near or (_PLAIN.fullmatch(name) and not (may_be_split and extra[name] in ("", None))):
         return f"{name!r}, which is no setting of it.{near}"
     # Airflow splits the extra in a URI at each `&`, also within a secret.
     return "a name that is no setting. In a connection's URI, write %26 for an & within a value."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,7 +40,7 @@ from airflow_txlog.contract.operations import (
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.commit.content.clustering import chosen_columns
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
-from airflow_txlog.errors import InvalidJobSpec, TableNotFound, UnknownColumn
+from airflow_txlog.errors import InvalidJobSpec, InvalidPredicate, TableNotFound, UnknownColumn
 from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.exactly_once.transactions import done_in
 from airflow_txlog.jobs.context import FixedTexts, JobContext
@@ -70,11 +70,13 @@ from airflow_txlog.jobs.sql.gate import ROWS_ALIAS, check_none_spare, missing_va
 from airflow_txlog.jobs.sql.scope import beyond_partitions
 from airflow_txlog.sql import confinement
 from airflow_txlog.sql.certain_mistakes import parameters_of, why_no_expression, why_not_cut
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, parts_of
 from airflow_txlog.sql.lexer import KEYWORDS
 from airflow_txlog.sql.sql_text import sql_text
 
 # Words that introduce names of a query's own, or a FROM that begins no list of relations.
 _WITH_OTHER_NAMES = frozenset(("with", "distinct", "extract", "trim", "substr", "substring", "overlay", "lateral"))
+_COMPARING = frozenset(("=", "!=", "<", "<=", ">", ">=", "<=>", "between", "in"))
 # A clause begins after none of these.
 _IN_LISTS = frozenset((".", ",", "+", "-", "/", "%", "||", "=", "<", ">"))
 # Spark's names for the columns of functions that return rows.
@@ -284,6 +286,7 @@ class _Checks:
             confinement.check_tokens(sql_text(text))
         check_listed(text)
         check_names(text, rows, aliases_of(self.context.operation))
+        _check_dates(text, rows)
 
     def _check_assigned(
         self, assigned: dict[str, str], alias: str, columns: StructType | None, rows: list[NamedRows]
@@ -353,6 +356,49 @@ def _check_views(source: QuerySource, argument: str) -> None:
                 'read a name: query("SELECT … FROM rows", rows=files(…)). Nothing was read.',
                 argument=argument,
             )
+
+
+def _check_dates(text: str, rows: Sequence[NamedRows]) -> None:
+    """Raise InvalidPredicate for `day = 2024-01-31`, which compares a date with 1992. Spark refuses that too."""
+    expression = sql_text(text).expression
+    for part in () if expression is None else parts_of(expression):
+        if not isinstance(part, Call) or part.operator not in _COMPARING or not _is_date(part.operands[0], rows):
+            continue
+        dates = [_subtracted_date(operand) for operand in part.operands[1:]]
+        found = next((date for date in dates if date is not None), None)
+        # In a list with a text Spark may compare texts.
+        is_plain = part.operator != "in" or all(
+            date is not None or (isinstance(operand, Cast) and operand.target == "date")
+            for date, operand in zip(dates, part.operands[1:], strict=True)
+        )
+        if found is not None and is_plain:
+            raise InvalidPredicate(
+                f"The text {text!r} compares the column {part.operands[0]}, a DATE, with {found}, which is a "
+                f"subtraction: write DATE '{found}', or a parameter. Nothing was read.",
+                predicate=text,
+            )
+
+
+def _subtracted_date(operand: Expression) -> str | None:
+    """Return `2024-01-31` for a subtraction of whole numbers that is written so; None for anything else."""
+    match operand:
+        case Call(
+            "-",
+            (Call("-", (Literal("number", year), Literal("number", month))), Literal("number", day)),
+        ) if (year + month + day).isdecimal() and len(year) == 4:
+            return f"{year}-{month}-{day}"
+    return None
+
+
+def _is_date(operand: Expression, rows: Sequence[NamedRows]) -> bool:
+    if not isinstance(operand, Name):
+        return False
+    *aliases, column = (token.text.lower() for token in operand.parts)
+    named = [side for side in rows if not aliases or [str(side.alias).lower()] == aliases]
+    found = [None if side.columns is None else side.columns.find(column) for side in named]
+    # With an alias the name may also be the member of a struct.
+    is_struct = any(side.columns is None or side.columns.find(aliases[0]) is not None for side in rows if aliases)
+    return not is_struct and len(found) == 1 and found[0] is not None and found[0].type is Primitive.DATE
 
 
 def _has_no_struct(source: AnySource, name: str) -> bool:

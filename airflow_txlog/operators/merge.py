@@ -18,7 +18,7 @@ def when_matched_update(set: Literal["*"] | Mapping[str, str] = "*", *, conditio
         "when": "matched",
         "then": "update",
         "condition": condition,
-        "set": set if set == "*" else expression_map("set", set),
+        "set": set if set == "*" else expression_map("when_matched_update: set", set),
     }
 
 
@@ -36,7 +36,7 @@ def when_not_matched_insert(
         "when": "not_matched",
         "then": "insert",
         "condition": condition,
-        "values": values if values == "*" else expression_map("values", values),
+        "values": values if values == "*" else expression_map("when_not_matched_insert: values", values),
     }
 
 
@@ -47,7 +47,7 @@ def when_not_matched_by_source_update(set: Mapping[str, str], *, condition: str 
         "when": "not_matched_by_source",
         "then": "update",
         "condition": condition,
-        "set": expression_map("set", set),
+        "set": expression_map("when_not_matched_by_source_update: set", set),
     }
 
 

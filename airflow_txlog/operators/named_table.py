@@ -36,8 +36,8 @@ class NamedTableOperator(RenderedOperator):
         self._names = TablesByName()
         if table is None and table_uri is None:
             raise InvalidJobSpec(
-                "table_uri must be an absolute path or a URI; found None. With catalog_conn_id, give the name of the "
-                "table in the catalog as table instead.",
+                "table_uri must be an absolute path or a URI; found None. Pass table_uri=, or with "
+                "catalog_conn_id the name of the table in the catalog as table=.",
                 argument="table_uri",
             )
         if table is not None and table_uri is not None and not self.may_create:

@@ -87,6 +87,8 @@ class _Ti:
         (lambda: write(properties="a=b"), "write a mapping"),
         (lambda: write(mode="{{ params.mode }}"), '"append" or "overwrite"'),
         (lambda: merge(clauses=[when_matched_update]), "call it, when_matched_update(…)"),
+        (lambda: merge(clauses=[when_matched_update("amount")]), "when_matched_update: set is of type str"),  # type: ignore[arg-type]
+        (lambda: write(replace_where="a = 1"), 'must be None in mode "append": add mode="overwrite"'),
         (lambda: merge(clauses="*"), "write a list, such as [when_matched_update()]"),
         (lambda: merge(clauses=[when_matched_update({"n": 1})]), "write SQL as a text"),  # type: ignore[dict-item]
         (lambda: DeltaUpdateOperator(**T, set={"email": None}), 'such as "NULL"'),
@@ -97,7 +99,7 @@ class _Ti:
         (lambda: CheckpointOperator(**T, spark_conf={"a": None}), "spark_conf.a"),
         (lambda: CheckpointOperator(**T, runner="chidl"), "runner must be one of"),
         (lambda: CheckpointOperator(**T, runner=5), "or a Runner; found int"),  # type: ignore[arg-type]
-        (lambda: CheckpointOperator(task_id="x", table_uri=None), "or a URI; found None"),  # type: ignore[arg-type]
+        (lambda: CheckpointOperator(task_id="x", table_uri=None), "found None. Pass table_uri="),  # type: ignore[arg-type]
         (lambda: write(mode="apend"), "found 'apend'"),
         (lambda: write(source=files("/in", format="parqet")), "found 'parqet'"),
         (lambda: VacuumOperator(**T, inventory="in.csv"), "found 'in.csv'"),

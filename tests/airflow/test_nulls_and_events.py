@@ -69,6 +69,17 @@ def test_a_template_that_renders_to_none_or_undefined_is_refused_by_its_place(
     with pytest.raises(InvalidJobSpec) as caught:
         rendered(one, NativeEnvironment() if native else None)
     assert str(caught.value).startswith(f"{place} has the template ")
+    if place in ("table_uri", "source.path"):
+        assert "which renders to None, and a place is needed." in str(caught.value)
+
+
+def test_a_name_that_no_template_has_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        rendered(delete(parameters={"e": "a"}, table_uri="/lake/{{ dss }}"))
+    assert str(caught.value) == (
+        "table_uri has the template '/lake/{{ dss }}', which renders to None: 'dss' is not defined. "
+        "Did you mean 'ds'? Nothing was read."
+    )
 
 
 def test_a_null_that_another_task_or_the_author_gives_is_refused_too() -> None:

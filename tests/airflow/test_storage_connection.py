@@ -312,6 +312,7 @@ def test_a_connection_of_any_other_type_is_refused_as_one_of_txlog(monkeypatch: 
             "has 'storage_option', which is no setting of it. Did you mean 'storage_",
         ),
         ({"spark.executor.memory": SECRET}, "Spark's go into spark_conf"),
+        ({"region": "", "runner": "warm", "storage_options": {"key": SECRET}}, "has 'region', which is no setting"),
         ("not JSON: " + SECRET, "is no JSON object"),
         ([SECRET], "is no JSON object"),
     ],

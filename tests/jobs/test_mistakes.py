@@ -370,3 +370,23 @@ def test_a_source_that_an_earlier_try_may_have_written_down_is_not_looked_for(ta
     assert folder is not None
     table.store.put_if_absent(f"{folder}/memory-of-an-earlier-try", b"")
     assert asks(run_job(spec, None, start=asked))
+
+
+@pytest.mark.parametrize(
+    "text", ["day = 2024-01-31", "id > 1 AND NOT txlog_rows.day IN (DATE '2024-01-01', 2024-01-31)"]
+)
+def test_a_date_without_quotes_is_named_as_a_subtraction(table: Table, text: str) -> None:
+    error = refusal(table, "delete", {"predicate": text})
+    assert error["type"] == "InvalidPredicate"
+    assert "2024-01-31, which is a subtraction: write DATE '2024-01-31', or a parameter" in error["message"]
+    for unclear in ("id = 2024-01-31", "day IN ('2024-01-01', 2024-01-31)", "day = 2024 - 1"):
+        assert asks(job(table, "delete", {"predicate": f"{unclear} AND soundex(name) = 'A'"}))
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "csv.gz"])
+def test_a_file_of_another_format_than_parquet_is_named_with_its_format(table: Table, ending: str) -> None:
+    path = Path(table.uri.removeprefix("file://")).parent / f"in.{ending}"
+    path.write_text("id,day\n1,2024-01-01\n")
+    lines: list[str] = []
+    job(table, "write", {"source": {"format": "parquet", "path": str(path)}}, log=lines.append)
+    assert any(line.endswith(f'the format is parquet: pass format="{ending[:4].rstrip(".")}"') for line in lines), lines

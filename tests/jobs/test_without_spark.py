@@ -165,7 +165,7 @@ def test_the_keys_of_a_table_need_no_spark_and_those_of_a_query_do(tmp_path: Pat
 @pytest.mark.parametrize(
     ("predicate", "why"),
     [
-        ("day = '2024-1-1'", "a text beside the type date"),
+        ("day = '2024-1-1'", "a text beside the type date, and it is no date written as YYYY-MM-DD"),
         ("dayofweek(day) = 2", "the function dayofweek()"),
         # A day too far for Spark, which the engine does not look at beside TRUE.
         ("TRUE OR day < DATE '+5881580-07-12'", "a cast"),

@@ -31,7 +31,9 @@ AddedColumns = Annotated[
 Constraints = Annotated[dict[Text, TableText], Meta(description="a mapping of names to SQL")]
 Renamed = Annotated[dict[Text, Text], Meta(description="a mapping of columns to their new names")]
 Types = Annotated[dict[Text, Text], Meta(description="a mapping of columns to types")]
-Comments = Annotated[dict[Text, str | None], Meta(description="a mapping of columns to comments, or to null for none")]
+Comments = Annotated[
+    dict[Text, str | None], Meta(description="a mapping of columns to comments, or to None for no comment")
+]
 
 
 @register

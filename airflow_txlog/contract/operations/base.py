@@ -229,7 +229,7 @@ class LimitedOperation(ScopedOperation, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        want("arguments.samples_to", self.dry_run or self.samples_to is None, "null without dry_run", self.samples_to)
+        want("arguments.samples_to", self.dry_run or self.samples_to is None, "None without dry_run", self.samples_to)
 
     @property
     def does_more_than_commit(self) -> bool:
@@ -284,7 +284,7 @@ class CheckedOperation(LimitedOperation, frozen=True, kw_only=True):
         possible = all(name.lower() != check for name in self.expectations)
         want("arguments.unique", possible, "a list whose check, unique(…), has the name of no expectation", self.unique)
         possible = self.unique is None or not self.dry_run
-        want("arguments.unique", possible, "null in a dry run, which writes no file to look into", self.unique)
+        want("arguments.unique", possible, "None in a dry run, which writes no file to look into", self.unique)
 
     @property
     def dropping(self) -> dict[str, str]:
@@ -326,7 +326,7 @@ class SourceOperation(CheckedOperation, frozen=True, kw_only=True):
     def check_expectations(self) -> None:
         super().check_expectations()
         possible = self.deduplicate_order_by is None or self.deduplicate_by is not None
-        want("arguments.deduplicate_order_by", possible, "null without deduplicate_by", self.deduplicate_order_by)
+        want("arguments.deduplicate_order_by", possible, "None without deduplicate_by", self.deduplicate_order_by)
         both = self.expect_or_drop.keys() & self.expect_or_quarantine.keys()
         want("arguments.expect_or_quarantine", not both, "a mapping of names that no other expectation has")
         fits = (self.quarantine_uri is None) == (not self.expect_or_quarantine)

@@ -215,7 +215,7 @@ class ApplyChanges(EventOperation, frozen=True, kw_only=True, tag="apply_changes
         check_distinct("column_list", self.column_list)
         check_distinct("except_column_list", self.except_column_list)
         possible = self.column_list is None or self.except_column_list is None
-        want("arguments.except_column_list", possible, "null with column_list", self.except_column_list)
+        want("arguments.except_column_list", possible, "None with column_list", self.except_column_list)
         keys = {column.lower() for column in self.keys}
         is_key = self.sequence_by.lower() in keys
         want("arguments.sequence_by", not is_key, "a column that is none of the keys", self.sequence_by)
@@ -230,7 +230,7 @@ class ApplyChanges(EventOperation, frozen=True, kw_only=True, tag="apply_changes
             columns = getattr(self, name)
             check_distinct(name, columns)
             both = any(getattr(self, other) for other in ("ignore_null_updates", *lists) if other != name)
-            want(f"arguments.{name}", not (columns and both), "null if another argument chooses these columns", columns)
+            want(f"arguments.{name}", not (columns and both), "None if another argument chooses these columns", columns)
             taken = {self.sequence_by.lower(), *map(str.lower, self.keys)} & {*map(str.lower, columns or ())}
             want(f"arguments.{name}", not taken, "a list without the keys and sequence_by", columns)
         possible = not (self.ignores_nulls and self.schema_evolution)

@@ -135,11 +135,11 @@ class TableView(Part, frozen=True, kw_only=True):
         return any(each is not None for each in (self.version, self.staged, self.as_of))
 
     def check(self, place: str) -> None:
-        want(f"{place}.version", None in (self.version, self.staged), "null with a staged change", self.version)
+        want(f"{place}.version", None in (self.version, self.staged), "None with a staged change", self.version)
         fits = self.range is None or (self.version is not None and (self.range.after or 0) <= self.version)
         want(f"{place}.version", fits, "the last version of the range", self.version)
         one = self.as_of is None or (self.version is None and self.staged is None)
-        want(f"{place}.as_of", one, "null with a version or a staged change", self.as_of, is_shown=True)
+        want(f"{place}.as_of", one, "None with a version or a staged change", self.as_of, is_shown=True)
 
 
 class FileView(Part, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ class Publish(Operation, frozen=True, kw_only=True, tag="publish"):
 
     def check(self) -> None:
         possible = not self.audited_by or self.on_change == "reaudit"
-        want("arguments.audited_by", possible, 'null unless on_change is "reaudit"', self.audited_by)
+        want("arguments.audited_by", possible, 'None unless on_change is "reaudit"', self.audited_by)
 
     @property
     def needs_spark(self) -> bool:  # type: ignore[override]
@@ -141,7 +141,7 @@ class OfSubjects(Operation, frozen=True, kw_only=True):
 
     def check(self) -> None:
         want("arguments.keys", (self.keys is None) != (self.requests is None), "given, or requests instead")
-        want("arguments.request_id", None in (self.request_id, self.requests), "null with requests")
+        want("arguments.request_id", None in (self.request_id, self.requests), "None with requests")
         columns = {each.column for each in self.by_request.values()}
         want("arguments.requests", len(columns) == 1, "of one column")
 

@@ -172,7 +172,7 @@ def expectation(kind: Any) -> str:
     if meta is not None and meta.description:
         return str(meta.description)
     if inner is type(None):
-        return "null"
+        return "None"
     if inner is bool:
         return "true or false"
     if get_origin(inner) is Literal:
@@ -181,7 +181,7 @@ def expectation(kind: Any) -> str:
     if len(members) > 1:
         text = " or ".join(expectation(member) for member in members if member is not type(None))
         if type(None) in members:
-            text += ", or null" if " or " in text else " or null"
+            text += ", or None" if " or " in text else " or None"
         return text
     if inner is str:
         return "a text"

@@ -116,13 +116,16 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
     def check(self) -> None:
         possible = self.replace_where is None or self.mode == "overwrite"
-        want("arguments.replace_where", possible, f'null in mode "{self.mode}"', self.replace_where)
+        want(
+            "arguments.replace_where", possible, f'None in mode "{self.mode}": add mode="overwrite"', self.replace_where
+        )
         possible = self.replace_using is None or (self.mode == "overwrite" and self.replace_where is None)
-        want("arguments.replace_using", possible, f'null in mode "{self.mode}" and with replace_where')
+        needs = "None with replace_where" if self.mode == "overwrite" else 'None without mode="overwrite"'
+        want("arguments.replace_using", possible, needs)
         distinct = len({column.lower() for column in self.replace_using or ()}) == len(self.replace_using or ())
         want("arguments.replace_using", distinct, "a list of different column names", self.replace_using)
         possible = not (self.partition_by and self.cluster_by)
-        want("arguments.cluster_by", possible, "null with partition_by: no table has both", self.cluster_by)
+        want("arguments.cluster_by", possible, "None with partition_by: no table has both", self.cluster_by)
         possible = self.on_conflict != "fail" or self.mode != "append"
         want("arguments.on_conflict", possible, '"replan" in mode "append", which reads nothing', self.on_conflict)
 
@@ -183,7 +186,7 @@ class Delete(WithKeys, LimitedOperation, frozen=True, kw_only=True, tag="delete"
 
     def check(self) -> None:
         possible = self.keys is None or self.predicate is None
-        want("arguments.predicate", possible, "null where keys are given", self.predicate)
+        want("arguments.predicate", possible, "None where keys are given", self.predicate)
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
         return super().likely_spares_spark(is_spark_here=is_spark_here) and looks_plain(self.predicate)
@@ -339,7 +342,7 @@ class Clone(Operation, frozen=True, kw_only=True, tag="clone"):
 
     def check(self) -> None:
         one = self.timestamp is None or not self.source.names_version
-        want("arguments.timestamp", one, "null with a version or a staged change", self.timestamp, is_shown=True)
+        want("arguments.timestamp", one, "None with a version or a staged change", self.timestamp, is_shown=True)
 
 
 @register

@@ -218,6 +218,14 @@ def _not_certain(name: str) -> str:
     return f"it is not certain that Arrow reads the file {name} as Spark does"
 
 
+def _not_read(name: str) -> str:
+    """Return the words for a file that Arrow does not read as Parquet: by its name it may be of another format."""
+    ending = name.lower().removesuffix(".gz").rpartition(".")[2]
+    if ending not in ("csv", "json", "orc"):
+        return _not_certain(name)
+    return f'the name of the file {name} ends in .{ending}, and the format is parquet: pass format="{ending}"'
+
+
 def _footers_of(store: Store, sizes: Mapping[str, int | None]) -> list[SourceFooter]:
     """Return the footers of these files, whose sizes may be known, in order. Raises the store's errors."""
     forms: KnownForms[SourceFooter] = KnownForms()
@@ -260,7 +268,8 @@ def _footer_of(store: Store, path: str, size_bytes: int | None, forms: KnownForm
                 forms.learn(parquet, footer if footer.why is None and odd is None else None)
             return footer
     except (TxlogError, NotSpark) as error:
-        return SourceFooter(path=path, name=name, columns=None, why=_not_certain(name), error=error)
+        why = _not_certain(name) if isinstance(error, NotSpark) else _not_read(name)
+        return SourceFooter(path=path, name=name, columns=None, why=why, error=error)
 
 
 def _why_only_here(footers: Sequence[SourceFooter], columns: StructType) -> str | None:

@@ -304,10 +304,19 @@ def parameter_map(value: Any, nullable: Collection[str] = ()) -> dict[str, Any] 
     return encode_parameters(value)
 
 
-def null_refusal(place: str, found: str) -> str:
-    """Return the message that refuses None in a place that needs a value."""
-    name = place.removeprefix("parameters.").split("[")[0]
-    allow = f' Where null is meant, allow it by nullable_parameters=["{name}"].' if place != name else ""
+def null_refusal(place: str, found: str, undefined: str | None = None) -> str:
+    """Return the message that refuses None in a place that needs a value.
+
+    `undefined`: the sentence on a name in its template that is not defined.
+    """
+    name = place.split("[")[0]
+    is_parameter = name.startswith("parameters.")
+    if undefined is not None:
+        return f"{place} {found}: {undefined} Nothing was read."
+    if name.endswith(("_uri", "path")) and not is_parameter:
+        return f"{place} {found}, and a place is needed. An XCom that was never pushed is None. Nothing was read."
+    name = name.removeprefix("parameters.")
+    allow = f' Where null is meant, allow it by nullable_parameters=["{name}"].' if is_parameter else ""
     return (
         f"{place} {found}, and a value is needed: a comparison with null is true of no row. Look at its origin; "
         f"an XCom that was never pushed is None. Nothing was read.{allow}"

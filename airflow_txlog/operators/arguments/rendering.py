@@ -18,8 +18,10 @@ from airflow.providers.common.compat.sdk import BaseOperator, mask_secret
 from jinja2.compiler import CodeGenerator
 from jinja2.nativetypes import NativeCodeGenerator, NativeEnvironment
 from jinja2.nodes import Impossible, TemplateData
+from jinja2.utils import missing
 
 from airflow_txlog.errors import InvalidJobSpec
+from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.operators.arguments.construction import NamedInErrors, name_task
 from airflow_txlog.operators.arguments.given import hidden, is_sql_file, null_refusal, texts_of, without_sources
 from airflow_txlog.policies.retry import raise_for_airflow
@@ -50,14 +52,13 @@ class TemplatedOperator(BaseOperator, metaclass=NamedInErrors):
             super().__init__(**kwargs)
         except TypeError:
             # Only what Airflow refuses: a class of the DAG's author may accept more than its constructor names.
-            from airflow_txlog.operators.arguments.unknown import parameters_of, unknown_arguments
+            from airflow_txlog.operators.arguments.unknown import unknown_among
 
-            known = parameters_of(type(self))
-            unknown = [name for name in kwargs if name not in known and not name.startswith("_")]
-            if not unknown:
+            unknown = unknown_among(type(self), kwargs)
+            if unknown is None:
                 raise
             # Airflow's message shows the values.
-            raise unknown_arguments(type(self).__name__, kwargs.get("task_id"), unknown, known) from None
+            raise unknown from None
 
     def render_template(
         self,
@@ -202,11 +203,16 @@ class RenderedOperator(TemplatedOperator):
                 return self._null_of(content, "is another task's output, which is None", is_all_null=True)
             return value
         is_null = False
+        undefined: str | None = None
         env = jinja_env or self.get_template_env()
 
         def look(value: Any) -> Any:
-            nonlocal is_null
+            nonlocal is_null, undefined
             is_undefined = isinstance(value, env.undefined)
+            if is_undefined and value._undefined_obj is missing and isinstance(value._undefined_name, str):
+                # The template's own name; that of a member may come from a value.
+                near = did_you_mean(value._undefined_name, [name for name in context if isinstance(name, str)])
+                undefined = f"{value._undefined_name!r} is not defined.{near}"
             is_null = is_null or value is None or is_undefined
             # An undefined name raises when it becomes a text; the error does not name the argument.
             return "" if is_undefined else value
@@ -215,15 +221,15 @@ class RenderedOperator(TemplatedOperator):
         if not is_null:
             return rendered
         found = f"has the template {content!r}, which renders to None"
-        return self._null_of(content, found, is_all_null=str(rendered) in ("None", ""))
+        return self._null_of(content, found, undefined, is_all_null=str(rendered) in ("None", ""))
 
-    def _null_of(self, content: Any, found: str, *, is_all_null: bool) -> None:
+    def _null_of(self, content: Any, found: str, undefined: str | None = None, *, is_all_null: bool) -> None:
         """Return None if all places of the content may be null; else raise InvalidJobSpec."""
         places = [place for name in self.template_fields for place in _places(name, getattr(self, name), content)]
         if is_all_null and places and all(map(self.may_be_null, places)):
             return
         place = next((place for place in places if not self.may_be_null(place)), "an argument")
-        raise_for_airflow(InvalidJobSpec(null_refusal(place, found), argument=place))
+        raise_for_airflow(InvalidJobSpec(null_refusal(place, found, undefined), argument=place))
 
     def may_be_null(self, place: str) -> bool:
         """Return whether a template in this place of an argument may render to None."""

@@ -6,7 +6,7 @@ Invariant: an error names arguments, and never shows their values.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_txlog.errors.names import did_you_mean
 
@@ -26,7 +26,13 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("savemode", "writemode"), ("mode",)),
     **dict.fromkeys(("partitioncolumns", "partitioning", "partitions"), ("partition_by", "partition_predicate")),
     **dict.fromkeys(("configuration", "tableproperties", "tblproperties"), ("properties", "set_properties")),
-    **dict.fromkeys(("whenmatched", "whennotmatched", "whennotmatchedbysource"), ("clauses",)),
+    **dict.fromkeys(
+        (
+            *("whenmatched", "whenmatchedupdate", "whenmatcheddelete", "whennotmatched", "whennotmatchedinsert"),
+            *("whennotmatchedbysource", "whennotmatchedbysourceupdate", "whennotmatchedbysourcedelete"),
+        ),
+        ("clauses",),
+    ),
     **dict.fromkeys(("assignments", "updates", "values"), ("set",)),
     **dict.fromkeys(("alias", "targetname"), ("target_alias",)),
     **dict.fromkeys(("bindings", "queryparams", "sqlparameters"), ("parameters",)),
@@ -49,6 +55,13 @@ def parameters_of(kind: type) -> tuple[str, ...]:
                 if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name != "self":
                     found[name] = None
     return tuple(found)
+
+
+def unknown_among(kind: type, given: Mapping[str, object]) -> TypeError | None:
+    """Return the error for those of the arguments that the class does not know; None if it knows all."""
+    known = parameters_of(kind)
+    unknown = [name for name in given if name not in known and not name.startswith("_")]
+    return unknown_arguments(kind.__name__, given.get("task_id"), unknown, known) if unknown else None
 
 
 def unknown_arguments(kind: str, task_id: object, unknown: Sequence[str], known: Sequence[str]) -> TypeError:

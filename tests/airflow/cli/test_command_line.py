@@ -744,3 +744,7 @@ def test_a_check_by_the_ledger_shows_no_subject_in_the_path_of_a_partition(
         assert shown.code == 1
         assert "email=*/part-" in shown.out
         assert "anna" not in shown.out
+
+
+def test_a_pair_is_named_by_the_form_that_the_help_shows(txlog: Any, folder: Path) -> None:
+    assert "--add-column is NAME=TYPE, not 'a'." in txlog("alter", folder, "--add-column", "a").err

@@ -147,7 +147,7 @@ def test_a_record_knows_its_sql_texts_and_what_they_may_name(
 def test_a_record_made_in_python_is_held_to_the_same_rules_and_equals_that_from_json() -> None:
     made = Delete(predicate="id = 1", parameters={"id": 1})
     assert made == job_spec(operation="delete", arguments=made.arguments(), table_uri="/t").operation
-    with pytest.raises(InvalidJobSpec, match="predicate must be a non-empty text or null; found an empty text"):
+    with pytest.raises(InvalidJobSpec, match="predicate must be a non-empty text or None; found an empty text"):
         Delete(predicate=" ")
     with pytest.raises(InvalidJobSpec, match="keys"):
         Delete(predicate=None, keys=QuerySource(sql="SELECT 1"))  # type: ignore[arg-type]

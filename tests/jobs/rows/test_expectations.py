@@ -659,7 +659,7 @@ def test_a_dry_run_locks_the_partitions_of_its_scope_and_keeps_the_limits(tmp_pa
     ((each,), counts) = new.details.partitions, expectation_counts(new.metrics)
     assert (each["rows_before"], each["rows_added"], counts) == (0, 2, {"a": {"passed": 2, "failed": 1}})
     assert [(tmp_path / "new").exists(), place.exists()] == [False, False]
-    with pytest.raises(InvalidJobSpec, match="unique must be null in a dry run"):
+    with pytest.raises(InvalidJobSpec, match="unique must be None in a dry run"):
         run(None, "write", table, dry_run=True, source=rows, unique=["id"])
 
 

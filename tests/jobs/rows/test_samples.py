@@ -206,5 +206,5 @@ def test_a_table_that_cannot_have_the_samples_is_named_before_anything_is_read(t
     named = make_table(tmp_path / "n", pa.table({"id": [1], "_change_type": ["mine"]}))
     refused = error_of(run(None, "delete", named, samples_to=str(tmp_path / "q"), **more))
     assert (refused["type"], refused["facts"]["columns"]) == ("SchemaMismatch", ["_change_type"])
-    with pytest.raises(InvalidJobSpec, match="samples_to must be null without dry_run"):
+    with pytest.raises(InvalidJobSpec, match="samples_to must be None without dry_run"):
         run(None, "delete", table, predicate="id < 3", samples_to=str(tmp_path / "q"))

@@ -160,7 +160,7 @@ def test_columns_that_cannot_order_rows_are_refused(
 
 
 def test_an_order_alone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidJobSpec, match="null without deduplicate_by"):
+    with pytest.raises(InvalidJobSpec, match="None without deduplicate_by"):
         run(None, "write", tmp_path, source={"table": "/x"}, deduplicate_order_by=["n"])
 
 

@@ -268,7 +268,8 @@ def _meant(operand: Typed, kinds: Collection[pa.DataType]) -> Typed:
     kind = delta_type(next(iter(kinds)), "")
     is_written = kind is Primitive.DATE or kind in INTEGERS
     if not is_written or not isinstance(kind, Primitive) or not is_canonical(kind, operand.constant):
-        raise NotPlain(f"a text beside the type {kind}")
+        is_date = ", and it is no date written as YYYY-MM-DD" if kind is Primitive.DATE else ""
+        raise NotPlain(f"a text beside the type {kind}{is_date}")
     return _operand_of(Constant(kind, _read(operand.constant, kind)), operand.expression)
 
 
