@@ -11,11 +11,27 @@ import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from airflow_txlog.errors import InvalidInput
 
 RANGES = ("version", "newer_than", "since")
+# What this package, Spark, Databricks, Trino, Flink, Delta Kernel and delta-rs write into a table's history.
+# A name that is like none of them may be another writer's.
+_OPERATIONS = (
+    *("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", "STREAMING UPDATE", "COPY INTO", "INSERT", "MANUAL UPDATE"),
+    *("CREATE TABLE", "CREATE TABLE AS SELECT", "CREATE OR REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT"),
+    *("REPLACE TABLE", "REPLACE TABLE AS SELECT", "REPLACE COLUMNS", "DROP TABLE", "CLONE", "CONVERT", "FSCK"),
+    *("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "RESTORE", "ROLLBACK", "ERASE", "COMPUTE STATS"),
+    *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD CONSTRAINT", "DROP CONSTRAINT", "CLUSTER BY", "SYNC IDENTITY"),
+    *("ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "RENAME COLUMN", "DROP COLUMN", "DROP COLUMNS"),
+    *("UPDATE SCHEMA", "UPGRADE PROTOCOL", "ADD FEATURE", "DROP FEATURE", "ALTER TABLE", "DOMAIN METADATA CLEANUP"),
+    *("ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "REMOVE COLUMN MAPPING", "FSCK REPAIR", "RESERVE IDENTITY"),
+    *("RESET WATERMARK", "UPDATE COLUMN METADATA", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "REFRESH"),
+)
+# The least likeness of a misspelt name.
+_LIKE = 0.8
 
 
 def condition_of(
@@ -37,7 +53,7 @@ def condition_of(
         "version": None if version is None else _from_zero("version", version),
         "newer_than": None if newer_than is None else _position("newer_than", newer_than),
         "since": None if since is None else _moment("since", since).isoformat(),
-        "operation": _texts("operation", operation),
+        "operation": _operations(operation),
         "committed_by_dag": _text("committed_by_dag", committed_by_dag),
         "committed_by_task": _text("committed_by_task", committed_by_task),
         "partition": _partition(partition),
@@ -103,6 +119,18 @@ def _texts(name: str, value: Any) -> list[str] | None:
     if not isinstance(texts, Sequence) or not texts or not all(isinstance(each, str) and each for each in texts):
         raise InvalidInput(f'{name} must be one or more texts, such as "MERGE" or ["MERGE", "WRITE"].')
     return list(texts)
+
+
+def _operations(value: Any) -> list[str] | None:
+    texts = _texts("operation", value)
+    for text in texts or ():
+        near = get_close_matches(text.upper(), _OPERATIONS, n=1, cutoff=_LIKE)
+        if near and text.upper() not in _OPERATIONS:
+            raise InvalidInput(
+                f"operation must be a name in a table's history; found {text!r}, which no known writer has there. Did "
+                f"you mean {near[0]!r}? Nothing was read."
+            )
+    return texts
 
 
 def _text(name: str, value: Any) -> str | None:

@@ -351,6 +351,14 @@ def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: 
         poked(table_uri=memory_uri, **condition)
 
 
+def test_an_operation_that_is_like_a_known_one_is_refused_and_any_other_is_waited_for(memory_uri: str) -> None:
+    for text in ("MERG", ["WRITE", "merg"]):
+        with pytest.raises(InvalidInput, match=r"which no known writer has there\. Did you mean 'MERGE'"):
+            sensor(table_uri=memory_uri, operation=text)
+    for text in ("merge", "LOAD BY HAND", "ADD COLUMN", "{{ params.operation }}"):
+        assert sensor(table_uri=memory_uri, operation=text)
+
+
 @pytest.mark.parametrize(
     "condition",
     [{"version": 9}, {"newer_than": 1}, {"since": "2199-01-01"}, {"operation": "MERGE"}, {"committed_by_dag": "other"}],

@@ -390,3 +390,13 @@ def test_a_file_of_another_format_than_parquet_is_named_with_its_format(table: T
     lines: list[str] = []
     job(table, "write", {"source": {"format": "parquet", "path": str(path)}}, log=lines.append)
     assert any(line.endswith(f'the format is parquet: pass format="{ending[:4].rstrip(".")}"') for line in lines), lines
+
+
+def test_a_file_in_the_place_of_the_table_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("id")
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "in" / "a.parquet")
+    source = {"format": "parquet", "path": str(tmp_path / "in")}
+    for operation, arguments in (("delete", {"predicate": "id = 1"}), ("write", {"source": source, "create": False})):
+        error = refusal(str(tmp_path / "t"), operation, arguments)
+        assert (error["type"], "is a file, and a table is a folder." in error["message"]) == ("TableNotFound", True)

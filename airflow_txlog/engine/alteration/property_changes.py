@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from airflow_txlog.engine.commit.content.property_names import KEPT_BY_TABLE, NAMES, OWN_PREFIX, PREFIX, spelled
+from airflow_txlog.engine.commit.content.property_names import (
+    KEPT_BY_TABLE,
+    NAMES,
+    OWN_PREFIX,
+    PREFIX,
+    check_has_prefix,
+    spelled,
+)
 from airflow_txlog.engine.table.schema.column_mapping import MODE_PROPERTY, NO_MAPPING
 from airflow_txlog.engine.table.schema.features import FEATURE_PREFIX
 from airflow_txlog.engine.table.schema.properties import TableProperties
@@ -38,6 +45,8 @@ def changed_properties(
     given: dict[str, str | None] = {}
     for name, value in [*((name, None) for name in to_unset), *to_set.items()]:
         known = name if value is None and name in before and _is_unknown(name) else _known(name, table)
+        if value is not None:
+            check_has_prefix(known, table)
         if known in given:
             raise _refused(table, known, value, "is named twice in one alteration: once is enough")
         given[known] = value

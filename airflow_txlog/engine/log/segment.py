@@ -13,6 +13,7 @@ SnapshotManagement.
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ from airflow_txlog.errors import (
     TableNotFound,
     VersionNotFound,
 )
+from airflow_txlog.locations import local_path
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.limits import LOG_FILE
 
@@ -217,8 +219,11 @@ def list_segment(store: Store, version: int | None = None, *, without: Collectio
 def _segment_of(listing: Listing, wanted: int | None, table: str, without: Collection[str]) -> LogSegment:
     latest = listing.latest
     if latest < 0:
+        path = local_path(table)
+        is_file = path is not None and os.path.isfile(path)
+        found = "is a file, and a table is a folder" if is_file else f"has no {LOG_DIRECTORY} with a commit in it"
         raise TableNotFound(
-            f"{table} has no {LOG_DIRECTORY} with a commit in it. Check the table's URI. Nothing was read or written.",
+            f"{table} {found}. Check the table's URI. Nothing was read or written.",
             table=table,
         )
     # Unreadable checkpoints still count for the latest version: a table never shrinks because a file cannot be read.

@@ -261,6 +261,19 @@ def test_schema_and_properties_come_back_and_the_identity_of_the_table_stays(fol
     assert snapshot.properties["delta.enableInCommitTimestamps"] == "false"
 
 
+def test_a_restore_from_before_append_only_was_set_takes_it_away_and_removes_rows(folder: Path) -> None:
+    table = grown(folder)
+    metadata = table.snapshot().metadata
+    tx = table.begin()
+    tx.set_metadata(msgspec.structs.replace(metadata, configuration={"delta.appendOnly": "true"}))
+    tx.commit("SET TBLPROPERTIES")
+    table = Table.open(str(folder))
+    table.restore(version=1)
+    snapshot = Table.open(str(folder)).snapshot()
+    assert "delta.appendOnly" not in snapshot.properties
+    assert snapshot.num_files == table.snapshot(1).num_files
+
+
 def test_what_belongs_to_the_log_stays(folder: Path) -> None:
     table = grown(folder)
     tx = table.begin()

@@ -1,7 +1,7 @@
 """The names of table properties: those that Delta or this package knows, as they are spelled.
 
 The invariant: engines look a property up by its exact name, so one that Delta does not know, or in another case, would
-silently do nothing. Source: delta-spark 4.4, DeltaConfigs.validateConfigurations.
+silently do nothing, as would one without its prefix. Source: delta-spark 4.4, DeltaConfigs.validateConfigurations.
 """
 
 from __future__ import annotations
@@ -64,6 +64,20 @@ NAMES = {name.lower(): name for name in [*(PREFIX + name for name in _SETTABLE),
 NAMES["delta.enablechangedatacapture"] = "delta.enableChangeDataFeed"
 
 
+_WITHOUT_PREFIX = {lower.partition(".")[2]: name for lower, name in NAMES.items()}
+
+
+def check_has_prefix(name: str, table: str) -> None:
+    """Raise InvalidProperty for a name of Delta's or ours without its prefix; any other name is the user's own."""
+    known = _WITHOUT_PREFIX.get(name.lower())
+    if known is not None:
+        raise InvalidProperty(
+            f"{table}: the property {name} would do nothing: its name is {known}. Nothing was changed. Write {known}.",
+            table=table,
+            name=name,
+        )
+
+
 def spelled(name: str, table: str) -> str:
     """Return the property's name as Delta spells it. Raises InvalidProperty, with the nearest one, if it is unknown."""
     known = NAMES.get(name.lower())
@@ -91,6 +105,8 @@ def of_new_table(properties: Mapping[str, str], table: str) -> dict[str, str]:
             known = FEATURE_PREFIX + name[len(FEATURE_PREFIX) :]
         elif lower.startswith((PREFIX, OWN_PREFIX)) and not lower.startswith(CONSTRAINT_PREFIX):
             known = spelled(name, table)
+        else:
+            check_has_prefix(name, table)
         if known in found:
             raise InvalidProperty(
                 f"{table}: the property {known} is given twice: once is enough. Nothing was changed.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_txlog.engine.alteration.property_changes import changed_properties
 from airflow_txlog.engine.commit.content.property_names import of_new_table
 from airflow_txlog.errors import InvalidProperty
 
@@ -43,6 +44,22 @@ def test_a_property_that_delta_does_not_know_is_refused_for_a_new_table(name: st
         of_new_table({name: "true"}, "memory://t")
     assert caught.value.name == name
     assert name != "delta.appendOnlly" or "delta.appendOnly" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("appendOnly", "delta.appendOnly"),
+        ("APPENDONLY", "delta.appendOnly"),
+        ("trustStatistics", "txlog.trustStatistics"),
+    ],
+)
+def test_a_known_property_without_its_prefix_is_refused_and_may_be_removed(name: str, known: str) -> None:
+    with pytest.raises(InvalidProperty, match=f"{name} would do nothing: its name is {known}"):
+        of_new_table({name: "true"}, "memory://t")
+    with pytest.raises(InvalidProperty, match=f"Write {known}"):
+        changed_properties({}, {name: "true"}, (), "memory://t")
+    assert changed_properties({name: "true"}, {"mine": "1"}, (name,), "memory://t").configuration == {"mine": "1"}
 
 
 def test_a_property_that_is_given_in_two_cases_is_refused() -> None:
