@@ -161,7 +161,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "charts",
         "facts",
     ),
-    "operators.arguments": ("rendering | texts", "given | unknown | construction"),
+    "operators.arguments": ("rendering | texts", "given | construction", "unknown"),
     # An UPDATE is a merge's clause on the rows that a DELETE finds, and a DELETE by keys a merge's join.
     # An UPSERT is a whole merge, and so is an overwrite with `replace_using`.
     # What processes changes lets a write, an upsert or a merge do the work.

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import pyarrow as pa
 
 from airflow_txlog.errors import OutsideTable
+from airflow_txlog.locations import local_path
 from airflow_txlog.storage.base import inner_parts
 
 # Passing through a folder takes less permission than reading it, if the system can distinguish the two.
@@ -187,6 +188,12 @@ def stat_linked(path: str) -> os.stat_result | None:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def is_local_file(location: str) -> bool:
+    """Return whether a file of this machine lies in the place of a table's folder."""
+    path = local_path(location)
+    return path is not None and os.path.isfile(path)
 
 
 def names_below(path: str) -> Iterator[tuple[str, bool]]:

@@ -13,7 +13,6 @@ SnapshotManagement.
 from __future__ import annotations
 
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,9 +41,9 @@ from airflow_txlog.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from airflow_txlog.locations import local_path
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.limits import LOG_FILE
+from airflow_txlog.storage.local_files import is_local_file
 
 log = logging.getLogger(__name__)
 
@@ -219,9 +218,8 @@ def list_segment(store: Store, version: int | None = None, *, without: Collectio
 def _segment_of(listing: Listing, wanted: int | None, table: str, without: Collection[str]) -> LogSegment:
     latest = listing.latest
     if latest < 0:
-        path = local_path(table)
-        is_file = path is not None and os.path.isfile(path)
-        found = "is a file, and a table is a folder" if is_file else f"has no {LOG_DIRECTORY} with a commit in it"
+        has_none = f"has no {LOG_DIRECTORY} with a commit in it"
+        found = "is a file, and a table is a folder" if is_local_file(table) else has_none
         raise TableNotFound(
             f"{table} {found}. Check the table's URI. Nothing was read or written.",
             table=table,

@@ -11,6 +11,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Restore
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
+from airflow_txlog.engine.table.schema.properties import APPEND_ONLY
 from airflow_txlog.engine.table.snapshot.commit_times import moment_text, parse_moment
 from airflow_txlog.engine.upkeep.restore import Restored
 from airflow_txlog.engine.upkeep.restore import restore as commit_restore
@@ -88,6 +89,9 @@ def _commit(context: LogContext, table: DeltaTable, tx: Transaction) -> Restored
     with context.step("plan"):
         target = table.snapshot(version, timestamp)
     context.log(f"to version {target.version}, of {plural(target.num_files, 'file')}")
+    assert tx.snapshot is not None
+    if APPEND_ONLY in tx.snapshot.properties and APPEND_ONLY not in target.properties:
+        context.log(f"version {target.version} does not have the property {APPEND_ONLY}: the table loses it")
     with context.step("commit"):
         return commit_restore(
             tx,

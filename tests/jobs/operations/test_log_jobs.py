@@ -110,6 +110,15 @@ def test_restore_makes_an_earlier_version_the_latest(tmp_path: Path) -> None:
     assert table.history(1)[0]["operation"] == "RESTORE"
 
 
+def test_restore_says_that_the_table_loses_append_only(tmp_path: Path) -> None:
+    table = three_versions(tmp_path / "t")
+    lines: list[str] = []
+    committed(run("alter", table, set_properties={"delta.appendOnly": "true"}))
+    committed(run("restore", table, version=1, log=lines.append))
+    assert "version 1 does not have the property delta.appendOnly: the table loses it" in lines
+    assert "delta.appendOnly" not in Table.open(table.uri).snapshot().properties
+
+
 def test_restore_takes_a_moment(tmp_path: Path) -> None:
     table = three_versions(tmp_path / "t")
     for version in range(4):

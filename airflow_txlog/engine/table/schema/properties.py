@@ -23,6 +23,7 @@ ORPHAN_RETENTION_MS = 7 * DAY_MS
 ORPHAN_RETENTION_FLOOR_MS = DAY_MS
 """The minimum for which it keeps such a file: a write must have committed by then."""
 
+APPEND_ONLY = "delta.appendOnly"
 SERIALIZABLE = "Serializable"
 WRITE_SERIALIZABLE = "WriteSerializable"
 
@@ -146,7 +147,7 @@ class TableProperties:
         self.table = table
 
     isolation_level = _Setting("delta.isolationLevel", _ISOLATION, SERIALIZABLE)
-    append_only = _Setting("delta.appendOnly", _parse_bool, False)
+    append_only = _Setting(APPEND_ONLY, _parse_bool, False)
     change_data_feed = _Setting("delta.enableChangeDataFeed", _parse_bool, False)
     """Whether a commit that changes rows must record them in files of change rows."""
 
