@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.operators.arguments.unknown import unknown_among
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.operator import BaseOperatorMeta
@@ -44,6 +43,8 @@ class NamedInErrors(BaseOperatorMeta):
             except Exception as error:
                 if isinstance(error, TypeError) and cls.__module__.startswith("airflow_txlog."):
                     # Airflow names a missing argument, which one of another name may have been meant for.
+                    from airflow_txlog.operators.arguments.unknown import unknown_among  # only for an error
+
                     error = unknown_among(cls, kwargs) or error
                 name_task(error, task, kwargs.get("task_id"))
                 if isinstance(error, _OF_ARGUMENTS) and _is_ours(error):
