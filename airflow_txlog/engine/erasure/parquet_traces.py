@@ -55,6 +55,7 @@ _INDEXES = ((4, 5), (INDEX_OFFSET, INDEX_LENGTH))
 _MAGIC_BYTES, _ENDING_BYTES = 4, 8
 # The rows of a batch are searched while they are in a processor's cache.
 _ROWS = 32_768
+_SCHEMA = "metaData.schemaString"
 
 
 def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
@@ -283,7 +284,8 @@ def _is_value_of(name: str, path: str) -> bool:
 
 
 def _in_values(values: pa.Array, path: str, forms: Forms, *, is_log: bool) -> Iterator[tuple[Kind, int]]:
-    is_json = is_log and _is_statistics_in_json(path)
+    # The schema names the column, and has numbers that are no values, such as the ids of columns.
+    is_json = is_log and (_is_statistics_in_json(path) or path == _SCHEMA)
     if not is_json and (count := forms.in_column(values, path)):
         yield "statistic" if is_log and is_of_statistics(path) else "value", count
     # The texts of a checkpoint are JSON, paths and bounds, which hold a value as a part.

@@ -159,6 +159,25 @@ def test_keys_of_every_type_are_erased_also_where_they_name_partitions(
         assert sorted(table.to_arrow().column("n").to_pylist()) == [2, 2, 3, 3]
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "properties"),
+    [
+        (pa.int64(), 1, {"delta.columnMapping.mode": "name"}),
+        (pa.decimal128(10, 0), Decimal(10), {}),
+        (pa.string(), "true", {}),
+    ],
+    ids=["id of a column", "precision of the type", "word of the schema"],
+)
+def test_what_the_schema_says_of_the_key_is_no_value_of_it(
+    tmp_path: Path, kind: pa.DataType, key: Any, properties: dict[str, str]
+) -> None:
+    """Otherwise no checkpoint is free of it, and the erasure is never complete."""
+    data = pa.table({"key": pa.array([key, None], kind)})
+    table = make_table(tmp_path / "t", data, properties=VECTORS | properties)
+    committed(erase(table, key, column="key"))
+    assert [each for each in table.find_traces("key", [key]) if not each.passes] == []
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_the_key_of_another_person_that_holds_the_value_stays_and_ends_no_erasure(
