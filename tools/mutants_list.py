@@ -1038,7 +1038,7 @@ FAULTS = (
     Fault(
         name="counts-of-another-segment",
         breaks="rows that are kept over a lost race are counted twice, or not",
-        file="airflow_txlog/jobs/rows/staging.py",
+        file="airflow_txlog/jobs/rows/missing_work.py",
         old="counts.setdefault(each.segment or 0, []).append(each)",
         new="counts.setdefault(0, []).append(each)",
         tests=(EXPECTATIONS,),

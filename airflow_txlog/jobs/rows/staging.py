@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic
 
 import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.datafiles.parquet.judging import Judged, together
 from airflow_txlog.datafiles.parquet.reading import SMALL_BYTES
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, StagedFile
@@ -33,60 +32,13 @@ from airflow_txlog.jobs.files.stage import MOST_SAMPLES, NewRows, Staged, layout
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import CHANGES, COPY, IMAGES, INSERTS, JOINED, VECTORS, Memory, Segment, log_reuse
 from airflow_txlog.jobs.rows.deletion_vectors import NewVectors, stage_vectors, uses_deletion_vectors
+from airflow_txlog.jobs.rows.missing_work import LeavingRows, MissingWork
 from airflow_txlog.jobs.rows.operation import Found, P, RowOperation, StagedWork
 from airflow_txlog.jobs.rows.tiny_files import joined_files
 
 _CHANGE_ROWS = ", change rows"
 # A segment of images with the other rows of their file, which has no copy then.
 _IN_PLACE = ", in place"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LeavingRows:
-    """The rows that leave their files: a plan with their positions, the files (rows of a table `FILES`), their keys.
-
-    A file that leaves as a whole has no positions.
-    """
-
-    plan: FilePlan
-    files: pa.Table
-    keys: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Missing:
-    """The work that no segment in memory holds: plan rows to copy, groups of plan rows with new images, buckets.
-
-    Each of the groups `joint` is copied into one file.
-    With change files, `leaving` has all rows that leave their files, and `changes` the groups of its files without
-    change rows.
-    """
-
-    copies: list[int]
-    images: list[list[int]]
-    inserts: Mapping[int, str]
-    leaving: _LeavingRows | None
-    changes: list[list[int]]
-    joint: list[list[int]] = field(default_factory=list)
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.copies or self.joint or self.images or self.inserts or self.changes)
-
-    @property
-    def first_image(self) -> int:
-        """The segment of the first group of images: buckets come before the groups."""
-        return 1 + max(self.inserts, default=-1)
-
-    @property
-    def first_change(self) -> int:
-        """The segment of the first group of change rows."""
-        return self.first_image + len(self.images)
-
-    @property
-    def first_joint(self) -> int:
-        """The segment of the first group that is copied into one file."""
-        return self.first_change + len(self.changes)
 
 
 def without_change_rows(fingerprint: str) -> str:
@@ -131,7 +83,7 @@ class _Staging(Generic[P]):
         staged, judged, elsewhere = Staged([], []) if missing.is_empty else self._stage(missing)
         if elsewhere:
             context.saved_inputs.elsewhere = tuple(elsewhere)
-        memory.add(self._segments(missing, staged, judged))
+        memory.add(missing.segments(staged, judged, self._keys, self._carries, self._in_place))
         if context.takes_samples:
             context.saved_inputs.elsewhere += tuple(self._samples())
         vectors = self._vectors()
@@ -167,7 +119,7 @@ class _Staging(Generic[P]):
             self._context, prepared.snapshot, prepared.candidates, found.plan, found.removed, self._memory
         )
 
-    def _missing(self) -> _Missing:
+    def _missing(self) -> MissingWork:
         prepared, found, memory, keys = self._prepared, self._found, self._memory, self._keys
         copies = [] if uses_deletion_vectors(prepared.snapshot) else found.removed.partly(found.plan)
         copied = _inputs(memory.keep(COPY, {keys[row] for row in copies}, {self._carries}))
@@ -189,7 +141,7 @@ class _Staging(Generic[P]):
         alone = [row for row in copies if keys[row] not in copied]
         joint = self._joint(alone)
         are_joint = frozenset(itertools.chain.from_iterable(joint))
-        return _Missing(
+        return MissingWork(
             copies=[row for row in alone if row not in are_joint],
             joint=joint,
             images=self._grouped(prepared.candidates, new_images),
@@ -220,7 +172,7 @@ class _Staging(Generic[P]):
 
     def _staged_samples(self) -> Sequence[StagedFile]:
         leaving, prepared = self._leaving_rows(), self._prepared
-        missing = _Missing(
+        missing = MissingWork(
             copies=[],
             images=self._grouped(prepared.candidates, sorted(self._found.updated.positions)),
             inserts={},
@@ -229,9 +181,9 @@ class _Staging(Generic[P]):
         )
         new, _ = self._new_rows(missing)
         layout = with_ids(layout_of(self._context, prepared.snapshot), self._row_ids)
-        return stage(self._context, layout, new, leaving=_leaving_plan(missing), updates=prepared.updates).elsewhere
+        return stage(self._context, layout, new, leaving=missing.leaving_plan(), updates=prepared.updates).elsewhere
 
-    def _leaving_rows(self) -> _LeavingRows:
+    def _leaving_rows(self) -> LeavingRows:
         context, prepared, found = self._context, self._prepared, self._found
         files = self._touched
         tables = [found.removed.plan_with_clauses(found.plan, self._rows).table]
@@ -240,7 +192,7 @@ class _Staging(Generic[P]):
             tables.append(whole.table)
             files = pa.concat_tables([files, prepared.whole])
         plan = replace(found.plan, table=pa.concat_tables(tables))
-        return _LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
+        return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
 
     def _joint(self, copies: Sequence[int]) -> list[list[int]]:
         """Return groups of tiny files (plan rows) that are better copied into one file each; none if they are few."""
@@ -277,19 +229,20 @@ class _Staging(Generic[P]):
             of_partition[-1].append(row)
         return [group for of_partition in groups.values() for group in of_partition]
 
-    def _stage(self, missing: _Missing) -> Staged:
+    def _stage(self, missing: MissingWork) -> Staged:
         context, found = self._context, self._found
         new, copied = self._new_rows(missing)
         copies = [row for row in missing.copies if row not in copied]
-        segment_of = _numbered(missing.joint, missing.first_joint)
-        joint = found.removed.plan(found.plan, segment_of).with_column("segment", _values_by_key(segment_of))
+        segment_of = missing.segment_of_joint
+        numbers = [segment_of[row] for row in sorted(segment_of)]
+        joint = found.removed.plan(found.plan, segment_of).with_column("segment", numbers)
         staged = stage(
             context,
             with_ids(layout_of(context, self._prepared.snapshot), self._row_ids),
             new,
             copies=self._with_base_ids(found.removed.plan(found.plan, copies)) if copies else None,
             joint=joint,
-            leaving=_leaving_plan(missing),
+            leaving=missing.leaving_plan(),
             updates=self._prepared.updates,
         )
         try:
@@ -302,7 +255,7 @@ class _Staging(Generic[P]):
             raise
         return staged
 
-    def _check_images(self, missing: _Missing, staged: Sequence[StagedFile]) -> None:
+    def _check_images(self, missing: MissingWork, staged: Sequence[StagedFile]) -> None:
         """Raise JobError unless each updated row has one new image: its old one leaves with the same commit."""
         counts: Counter[int] = Counter()
         for file in staged:
@@ -316,7 +269,7 @@ class _Staging(Generic[P]):
                     "or doubled. Nothing was committed, and what was staged is deleted. Report this as a bug."
                 )
 
-    def _new_rows(self, missing: _Missing) -> tuple[list[tuple[NewRows, str | None]], frozenset[int]]:
+    def _new_rows(self, missing: MissingWork) -> tuple[list[tuple[NewRows, str | None]], frozenset[int]]:
         """Return inserts and images, each with its change type, and the files (plan rows) that are copied with them."""
         prepared, found, operation = self._prepared, self._found, self._operation
         new: list[tuple[NewRows, str | None]] = []
@@ -326,7 +279,7 @@ class _Staging(Generic[P]):
             inserts = operation.inserts(prepared, found.matches, list(missing.inserts))
             new.append((inserts, INSERT if is_recorded or self._context.takes_samples else None))
         if missing.images:
-            segment_of = _numbered(missing.images, missing.first_image)
+            segment_of = missing.segment_of_images
             rows = sorted(segment_of)
             # Large files are copied by several tasks, and therefore not by the one that reads them for images.
             sizes = [found.plan.table.column("size_bytes")[row].as_py() or 0 for row in missing.copies]
@@ -348,80 +301,9 @@ class _Staging(Generic[P]):
     def _with_base_ids(self, plan: FilePlan) -> FilePlan:
         return plan if self._row_ids is None else with_base_ids(plan, self._prepared.candidates)
 
-    def _segments(self, missing: _Missing, staged: Sequence[StagedFile], judged: Sequence[Judged]) -> list[Segment]:
-        """Return the staged files as segments, also segments without a file, so that they are not staged again."""
-        copies: dict[int, list[StagedFile]] = {row: [] for row in missing.copies}
-        new: dict[int, list[StagedFile]] = {}
-        in_place: dict[int, StagedFile] = {}
-        for file in staged:
-            if file.source is not None and file.num_kept is not None:
-                in_place[file.source] = file
-                copies.pop(file.source, None)
-            elif file.source is not None:
-                copies[file.source].append(file)
-            else:
-                new.setdefault(file.segment or 0, []).append(file)
-        leaving = {} if missing.leaving is None else dict(enumerate(missing.leaving.keys))
-        joint = enumerate(missing.joint, missing.first_joint)
-        groups = (
-            *((COPY, self._carries, self._keys, [row], files, None) for row, files in copies.items()),
-            *((IMAGES, self._in_place, self._keys, [row], [file], None) for row, file in in_place.items()),
-            *(
-                (
-                    IMAGES,
-                    self._carries,
-                    self._keys,
-                    [row for row in group if row not in in_place],
-                    new.get(number, ()),
-                    number,
-                )
-                for number, group in enumerate(missing.images, missing.first_image)
-            ),
-            *((COPY, self._carries, self._keys, group, new.get(n, ()), None) for n, group in joint),
-            *(
-                (CHANGES, "", leaving, group, new.get(number, ()), None)
-                for number, group in enumerate(missing.changes, missing.first_change)
-            ),
-        )
-        # Each task that wrote rows of a segment has counted its own.
-        counts: dict[int | None, list[Judged]] = {}
-        for each in judged:
-            counts.setdefault(each.segment or 0, []).append(each)
-        return [
-            *(
-                Segment(
-                    kind=kind,
-                    inputs=frozenset(keys[row] for row in group),
-                    fingerprint=carries,
-                    files=tuple(files),
-                    judged=together(counts.get(number, ())),
-                )
-                for kind, carries, keys, group, files, number in groups
-            ),
-            *(
-                Segment(
-                    kind=INSERTS,
-                    inputs=frozenset(),
-                    fingerprint=fingerprint,
-                    files=tuple(new.get(bucket, ())),
-                    judged=together(counts.get(bucket, ())),
-                )
-                for bucket, fingerprint in missing.inserts.items()
-            ),
-        ]
-
 
 def _inputs(segments: Sequence[Segment]) -> frozenset[str]:
     return frozenset[str]().union(*(segment.inputs for segment in segments))
-
-
-def _leaving_plan(missing: _Missing) -> FilePlan | None:
-    """Return the leaving rows of which no segment has change rows; None if there are none."""
-    if missing.leaving is None or not missing.changes:
-        return None
-    segment_of = _numbered(missing.changes, missing.first_change)
-    rows = sorted(segment_of)
-    return missing.leaving.plan.take(rows).with_column("segment", [segment_of[row] for row in rows])
 
 
 def _check_joint(plan: FilePlan, staged: Sequence[StagedFile]) -> None:
@@ -439,12 +321,3 @@ def _check_joint(plan: FilePlan, staged: Sequence[StagedFile]) -> None:
                 f"Of {count} rows that stay, {found[segment]} came out when tiny files were copied into one. Nothing "
                 "was committed, and what was staged is deleted. Report this as a bug."
             )
-
-
-def _values_by_key(numbers: Mapping[int, int]) -> list[int]:
-    return [number for _, number in sorted(numbers.items())]
-
-
-def _numbered(groups: Sequence[Sequence[int]], first: int) -> dict[int, int]:
-    """Return the segment of each row of the groups."""
-    return {row: first + number for number, group in enumerate(groups) for row in group}
