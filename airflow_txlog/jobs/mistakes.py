@@ -219,7 +219,7 @@ class _Checks:
         if isinstance(keys, KeySource):
             columns = self._columns_of(keys.source, "keys.source")
             if columns is not None:
-                key_source_column(keys, columns.names)
+                key_source_column(keys, columns.names, called="keys")
 
     def _check_update(self, operation: Update) -> None:
         assert self.snapshot is not None

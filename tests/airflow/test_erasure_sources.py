@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("signer")]
     ("columns", "source_column", "error", "message"),
     [
         ({"email": [SUBJECT]}, "email", InvalidInput, "not exactly a long"),
-        ({"email": [SUBJECT], "name": ["Zoe"]}, None, InvalidJobSpec, "the source of the subjects has no column"),
+        ({"email": [SUBJECT], "name": ["Zoe"]}, None, InvalidJobSpec, "The source of the subjects has no column"),
         ({"email": [SUBJECT], "number": ["seven"]}, None, InvalidInput, "not exactly a long"),
     ],
     ids=["one column for all", "no column", "values"],

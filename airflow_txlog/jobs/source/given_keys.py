@@ -24,16 +24,21 @@ _KEY = re.compile(r"[+-]?\d|.*@")
 
 
 def given_keys(
-    context: JobContext, gate: SqlGate, described: KeyValues | KeySource, snapshot: Snapshot
+    context: JobContext,
+    gate: SqlGate,
+    described: KeyValues | KeySource,
+    snapshot: Snapshot,
+    *,
+    called: str = "subjects",
 ) -> tuple[pa.ChunkedArray | list[Any], bool]:
     """Return the keys as they were given, and whether they were read from the job's table.
 
-    Raises InvalidJobSpec, and the errors of reading the source.
+    `called`: the author's argument that gives them. Raises InvalidJobSpec, and the errors of reading the source.
     """
     if isinstance(described, KeyValues):
         return [decode_parameter(value) for value in described.values], False
-    source = context.executor.source(context, gate, described.source, "keys.source", snapshot)
-    name = key_source_column(described, source.columns.names)
+    source = context.executor.source(context, gate, described.source, f"{called}.source", snapshot)
+    name = key_source_column(described, source.columns.names, called=called)
     return source.values_of(name, "read the keys"), source.reads_target
 
 
@@ -59,36 +64,39 @@ def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapsho
     return requests
 
 
-def key_source_column(described: KeySource, names: Sequence[str]) -> str:
-    """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec."""
+def key_source_column(described: KeySource, names: Sequence[str], *, called: str = "subjects") -> str:
+    """Return the column that holds the keys, of a source with these columns. Raises InvalidJobSpec.
+
+    `called`: the author's argument that gives the keys.
+    """
     wanted = described.column if described.source_column is None else described.source_column
     found = [name for name in names if name.lower() == wanted.lower()]
     if len(found) != 1 and has_unchecked_header(described.source):
         # The names may be the first row: they are not shown.
         raise InvalidJobSpec(
-            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}. Nothing was changed. Name the "
-            "column that holds the keys as keys.source_column. A CSV file without a header, read with "
+            f"The source of the {called} has {'more than one' if found else 'no'} column {wanted!r}. Nothing was "
+            "changed. Name the column that holds the keys as source_column. A CSV file without a header, read with "
             'options={"header": "true"}, loses its first key to the name of the column: read it with '
             'options={"header": "false"} and a schema.',
-            argument="keys.source_column",
+            argument="source_column",
         )
     if described.source_column is None and len(names) == 1:
         if _is_like_a_key(names[0]):
             raise InvalidJobSpec(
-                "The only column of keys.source is named like a key. A file without a header, read with "
-                'options={"header": "true"}, loses its first key to the name. Nothing was changed. If the file has no '
-                "header, leave the option out; otherwise name the column as keys.source_column.",
-                argument="keys.source",
+                f"The only column of the source of the {called} is named like a key. A file without a header, read "
+                'with options={"header": "true"}, loses its first key to the name. Nothing was changed. If the file '
+                "has no header, leave the option out; otherwise name the column as source_column.",
+                argument=f"{called}.source",
             )
         return names[0]
     if len(found) != 1:
         # Of a file without a header they are the first row.
         names = ["(like a key)" if _is_like_a_key(name) else name for name in names]
         raise InvalidJobSpec(
-            f"keys.source has {'more than one' if found else 'no'} column {wanted!r}."
+            f"The source of the {called} has {'more than one' if found else 'no'} column {wanted!r}."
             f"{'' if found else did_you_mean(wanted, names)} Its columns are: {shown_names(names)}. Name the one that "
-            "holds the keys as keys.source_column. Nothing was changed.",
-            argument="keys.source_column",
+            "holds the keys as source_column. Nothing was changed.",
+            argument="source_column",
         )
     return found[0]
 

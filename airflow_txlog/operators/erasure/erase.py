@@ -141,9 +141,7 @@ class DeltaEraseOperator(ErasureOperator):
             self.log.warning("%s: the subjects were not checked: %s", uri, error)
             return False
         except InvalidJobSpec as error:
-            message = error.message.replace("keys.source_column", "source_column")
-            message = message.replace("keys.source", "the source of the subjects")
-            raise InvalidJobSpec(f"{uri}, column {column!r}: {message}", argument="source_column") from error
+            raise InvalidJobSpec(f"{uri}, column {column!r}: {error.message}", **error.facts) from error
         return True
 
     def _erased(self, context: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -131,7 +131,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         if self._keys is not None and not self._keys.source.reads_target:
             return self._keys
         with context.step("materialize"):
-            given, reads_target = given_keys(context, self._gate, self._described, snapshot)
+            given, reads_target = given_keys(context, self._gate, self._described, snapshot, called="keys")
             if reads_target:
                 tx.read_whole_table()
             keys = convert_keys(given, field, context.root)

@@ -213,7 +213,7 @@ def test_keys_that_cannot_be_asked_for_are_clear_errors(tmp_path: Path, spark: S
     two = {"sql": "SELECT 1 AS a, 2 AS b"}
     kind, message = refusal(**by_source("id", two))
     assert kind == "InvalidJobSpec"
-    assert "keys.source has no column 'id'. Its columns are: a, b" in message
+    assert "The source of the keys has no column 'id'. Its columns are: a, b" in message
     assert refusal(**by_source("id", two, source_column="c"))[0] == "InvalidJobSpec"
     assert refusal(**by_source("id", {"sql": "SELEC 1"}))[0] == "InvalidJobSpec"
     assert refusal(**by_keys("id", 1), parameters={"spare": 1})[0] == "InvalidPredicate"
