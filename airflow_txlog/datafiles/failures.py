@@ -148,6 +148,8 @@ DOUBLED_QUOTE = "doubled quote"
 """In place of a type: a value in quotes holds a quote that is written twice, and the escape is Spark's default."""
 OPEN_QUOTE = "open quote"
 """In place of a type: a line ends inside of quotes."""
+OTHER_SEPARATOR = "separator "
+"""In place of a type, before a character: it cuts a line into the right number of values, and the source's does not."""
 
 # The cause around the place, and the advice.
 _QUOTES = {
@@ -162,6 +164,17 @@ _QUOTES = {
         '"multiLine": "true" and "escape": "\\"". Otherwise correct the file.',
     ),
 }
+
+
+def separator_of(line: str, count: int) -> str | None:
+    """Return the usual separator that cuts a line into this number of values, two or more; None if none does."""
+    return next((mark for mark in (";", "\t", "|", ",") if 1 < count == line.count(mark) + 1), None)
+
+
+def set_separator(mark: str) -> str:
+    """Return the advice to name the separator of a file."""
+    shown = "\\t" if mark == "\t" else mark
+    return f'If "{shown}" separates its values, set the option "sep": "{shown}".'
 
 
 def row_does_not_fit(
@@ -185,14 +198,25 @@ def row_does_not_fit(
             line=line,
             column=column,
         )
-    advice = "give the column the type STRING and convert it in a query"
+    advice = "Correct the file, or give the column the type STRING and convert it in a query."
     if column is None:
         what = "a row that does not fit the columns: a value of another type, or more or fewer values"
-        advice += '. In CSV, a line break inside of quotes needs multiLine=true, and a doubled quote "escape": "\\""'
+        advice += (
+            ' In CSV, a line break inside of quotes needs multiLine=true, a doubled quote "escape": "\\"", a header '
+            '"header": "true", and another separator than a comma the option "sep".'
+        )
+    if kind.startswith(OTHER_SEPARATOR):
+        advice = set_separator(kind.removeprefix(OTHER_SEPARATOR))
+    if line == 1:
+        # With the option, the first line is no row. With PERMISSIVE it would become a row of NULL.
+        advice = f'If the first line is a header, set the option "header": "true". {advice}'
+    elif not kind.startswith(OTHER_SEPARATOR):
+        advice += (
+            " With the option mode=PERMISSIVE Spark reads what it can, and NULL for the rest; DROPMALFORMED leaves "
+            "such rows out."
+        )
     return InvalidInput(
-        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. Correct the file, or {advice}. "
-        "With the option mode=PERMISSIVE Spark reads what it can, and NULL for the rest; DROPMALFORMED leaves such "
-        "rows out.",
+        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. {advice}",
         file=file,
         line=line,
         column=column,

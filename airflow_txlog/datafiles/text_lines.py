@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, OPEN_QUOTE
+from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, OPEN_QUOTE, OTHER_SEPARATOR, separator_of
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -318,7 +318,9 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
         # Its text quotes the line, and a traceback shows the text of a cause.
         if csv.is_strict:
             marks = pc.count_substring(pc.replace_substring_regex(lines, f'"{_DOUBLED}"', ""), csv.delimiter)
-            raise UnfitRow(_first(pc.not_equal(marks, len(columns) - 1)), None, "") from None
+            number = _first(pc.not_equal(marks, len(columns) - 1))
+            other = separator_of(lines[number].as_py(), len(columns))
+            raise UnfitRow(number, None, "" if other is None else OTHER_SEPARATOR + other) from None
         raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)

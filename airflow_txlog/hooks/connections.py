@@ -86,10 +86,11 @@ def check_is_txlog(connection: Any, storage_types: frozenset[str]) -> None:
         )
     for name in extra:
         if name not in SETTINGS:
+            unknown = _unknown(name, extra)
+            settings = "" if "Did you mean" in unknown else f" Its settings are {', '.join(SETTINGS)};"
             raise InvalidJobSpec(
-                f"txlog_conn_id: the extra of the connection {conn_id!r} has {_unknown(name, extra)} Nothing was read. "
-                f"Its settings are {', '.join(SETTINGS)}; Spark's go into spark_conf, and those of the store into "
-                "storage_options.",
+                f"txlog_conn_id: the extra of the connection {conn_id!r} has {unknown} Nothing was read.{settings} "
+                "Spark's settings go into spark_conf, and those of the store into storage_options.",
                 argument="txlog_conn_id",
             )
 

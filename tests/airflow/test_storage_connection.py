@@ -309,9 +309,9 @@ def test_a_connection_of_any_other_type_is_refused_as_one_of_txlog(monkeypatch: 
     [
         (
             {"storage_option": {"anon": SECRET}},
-            "has 'storage_option', which is no setting of it. Did you mean 'storage_",
+            "which is no setting of it. Did you mean 'storage_options'? Nothing was read. Spark's",
         ),
-        ({"spark.executor.memory": SECRET}, "Spark's go into spark_conf"),
+        ({"spark.executor.memory": SECRET}, "Spark's settings go into spark_conf"),
         ({"region": "", "runner": "warm", "storage_options": {"key": SECRET}}, "has 'region', which is no setting"),
         ("not JSON: " + SECRET, "is no JSON object"),
         ([SECRET], "is no JSON object"),

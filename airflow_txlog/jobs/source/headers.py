@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, QuerySource
-from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, row_does_not_fit
+from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, row_does_not_fit, separator_of, set_separator
 from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
 from airflow_txlog.datafiles.text_lines import (
     OTHER_CODECS,
@@ -142,6 +142,13 @@ def _other_header(path: str, header: Sequence[str], names: Sequence[str], first:
             found=[],
         )
     facts = {"columns": list(names), "file": path, "found": [name for name in header if name.strip().lower() in ours]}
+    other = separator_of(header[0], len(names)) if len(header) == 1 else None
+    if other is not None and _lower(header[0].split(other)) == ours:
+        return SchemaMismatch(
+            f"The header of the source's file {path} has the columns of the schema, with another separator than the "
+            f"source's. Nothing was read. {set_separator(other)}",
+            **facts,
+        )
     if not facts["found"]:
         return SchemaMismatch(
             f"The first line of the source's file {path} has none of the columns of the schema ({', '.join(names)}). "

@@ -85,6 +85,32 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_its_place(
     assert not list(tmp_path.glob("t/**/*.parquet"))
 
 
+SEMICOLON = 'If ";" separates its values, set the option "sep": ";".'
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "cause", "advice"),
+    [
+        (
+            HEADER + GOOD,
+            "false",
+            "line 1 a value of column 'id'",
+            'If the first line is a header, set the option "header"',
+        ),
+        (GOOD.replace(",", ";") * 2, "false", "line 1 a row that does not fit", SEMICOLON),
+        ((HEADER + GOOD).replace(",", ";"), "true", "with another separator than the source's", SEMICOLON),
+        (HEADER + GOOD + GOOD.replace(",", "\t"), "true", "line 3 a row that does not fit", '"sep": "\\t".'),
+    ],
+)
+def test_a_forgotten_header_and_another_separator_are_named_with_their_options(
+    tmp_path: Path, text: str, header: str, cause: str, advice: str
+) -> None:
+    message = error_of(load(tmp_path, None, text, header=header))["message"]
+    assert cause in message
+    assert advice in message
+    assert "PERMISSIVE" not in message
+
+
 @pytest.mark.parametrize("session", EXECUTORS, indirect=True)
 def test_values_that_keep_their_meaning_are_read(tmp_path: Path, session: SparkSession | None) -> None:
     text = HEADER + "-7,2026-11-27,-0012.5,12345678901234567890.1234567891,false\n,,,,\n0,0999-12-31,0,0,true\n"
