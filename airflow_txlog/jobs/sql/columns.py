@@ -168,11 +168,18 @@ def assigned_column(name: str, columns: Mapping[str, Column], alias: str) -> Col
 
     `columns` are the table's by their names in lower case.
     """
-    bare = name.strip().strip("`").lower()
-    prefix = alias.lower() + "."
-    if bare in columns:
-        return columns[bare]
-    return columns.get(bare[len(prefix) :].strip("`")) if bare.startswith(prefix) else None
+    return next((columns[each] for each in _assigned_names(name, alias) if each in columns), None)
+
+
+def _assigned_names(name: str, alias: str) -> tuple[str, ...]:
+    """Return the names, in lower case, that an assignment to `name` may mean, the likeliest first."""
+    text, prefix = name.strip().lower(), alias.lower() + "."
+    return _unquoted(text), *([_unquoted(text.removeprefix(prefix))] if text.startswith(prefix) else [])
+
+
+def _unquoted(name: str) -> str:
+    is_quoted = len(name) > 1 and name[0] == name[-1] == "`"
+    return name[1:-1].replace("``", "`") if is_quoted else name
 
 
 def unassignable(name: str, columns: Sequence[str], table_uri: str) -> UnknownColumn:
@@ -402,8 +409,7 @@ def assigned_columns(source: SchemaJson, clauses: Sequence[AnyClause], target_al
         if isinstance(assigned, str):
             return source
         for name in assigned:
-            bare = name.strip().strip("`").lower()
-            names |= {bare, bare.removeprefix(target_alias.lower() + ".").strip("`")}
+            names.update(_assigned_names(name, target_alias))
     return {**source, "fields": [field for field in source["fields"] if field["name"].lower() in names]}
 
 

@@ -16,6 +16,7 @@ from airflow_txlog.datafiles.tasks.row_values import RowValues
 from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.jobs.operations import update
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.sql.columns import assigned_column
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.sql.expression import Values
 from tests.helpers.depth import depth
@@ -270,6 +271,15 @@ def test_a_column_is_assigned_by_its_name_behind_the_alias_and_once() -> None:
     assert isinstance(found, RowValues)
     assert list(found.values) == ["int"]
     assert isinstance(plain_values({"int": "1", "INT": "2"}, SCHEMA, {}, alias="t", is_ansi=True), str)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("x", "x"), ("`X`", "x"), ("T.`x`", "x"), ("x`", "x`"), ("`x```", "x`"), ("t.`x```", "x`"), ("`t.x`", "t.x")],
+)
+def test_a_name_in_quotes_is_that_of_its_column(name: str, column: str) -> None:
+    columns = {each: each for each in ("x", "x`", "t.x")}
+    assert assigned_column(name, columns, "t") == column
 
 
 def test_large_constants_are_written_in_small_batches() -> None:
