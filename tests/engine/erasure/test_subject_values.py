@@ -115,6 +115,11 @@ def test_a_subject_that_no_search_can_spell_is_refused_before_anything_is_search
     assert "canary" not in str(caught.value)
 
 
+def test_an_infinite_subject_is_refused_before_a_delete_of_it_fails() -> None:
+    with pytest.raises(InvalidInput, match="a subject is infinite"):
+        values_of(pa.array([1.5, float("-inf")]), Primitive.DOUBLE)
+
+
 def test_the_first_subject_that_does_not_fit_is_told_by_its_place() -> None:
     for given in (["1", None, "2", "03"], pa.array(["1", None, "2", "03", "03"])):
         with pytest.raises(InvalidInput, match="subject number 4 is a"):

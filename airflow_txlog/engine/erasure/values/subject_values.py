@@ -47,6 +47,11 @@ def subject_values(given: Sequence[Any] | pa.ChunkedArray, field: StructField, u
             f"{uri}: a subject is an empty value of {column!r}, which identifies no subject. Nothing was searched. "
             "Leave it out."
         )
+    if pa.types.is_floating(known.type) and not pc.all(pc.is_finite(known)).as_py():
+        raise InvalidInput(
+            f"{uri}: a subject is infinite, which identifies no subject, in {column!r}. Nothing was searched. Leave it "
+            "out."
+        )
     return known
 
 
