@@ -351,6 +351,15 @@ def test_a_condition_that_means_nothing_is_an_error(memory_uri: str, condition: 
         poked(table_uri=memory_uri, **condition)
 
 
+def test_a_date_of_a_partition_in_another_form_is_refused_and_not_waited_for(memory_uri: str) -> None:
+    table = Table.create(memory_uri, pa.schema([("day", pa.date32()), ("id", pa.int64())]), partition_by=["day"])
+    tx = table.begin()
+    tx.add(path="a", partition_values={"day": "2024-01-31"}, size=1)
+    tx.commit("WRITE")
+    with pytest.raises(InvalidInput, match=r"no value of its type, date, written as YYYY-MM-DD\."):
+        poked(table_uri=memory_uri, partition={"day": "31.01.2024"})
+
+
 def test_an_operation_that_is_like_a_known_one_is_refused_and_any_other_is_waited_for(memory_uri: str) -> None:
     for text in ("MERG", ["WRITE", "merg"]):
         with pytest.raises(InvalidInput, match=r"which no known writer has there\. Did you mean 'MERGE'"):

@@ -22,6 +22,7 @@ from airflow_txlog.engine.table.predicate.pruning import partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.schema.schema import parse_schema
+from airflow_txlog.engine.table.schema.types import Primitive
 from airflow_txlog.engine.table.snapshot.commit_times import commits_among, in_commit_ms
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot, is_same_log, latest_metadata
 from airflow_txlog.errors import InvalidInput, LogGap
@@ -225,8 +226,10 @@ class LogFollower:
             texts = pa.array([text, *(each.get(key) for each in candidates)], pa.string())
             parsed = parse_partition_values(texts, member.type)
             if not parsed.known[0].as_py():
+                form = ", written as YYYY-MM-DD" if member.type is Primitive.DATE else ""
                 raise InvalidInput(
-                    f"partition: the value of {name!r} is no value of its type, {member.type}.", table=self._store.root
+                    f"partition: the value of {name!r} is no value of its type, {member.type}{form}.",
+                    table=self._store.root,
                 )
             asked, *found = zip(parsed.values.to_pylist(), parsed.known.to_pylist(), strict=True)
             candidates = [each for each, value in zip(candidates, found, strict=True) if value == asked]
