@@ -17,15 +17,19 @@ from airflow_txlog.cli.erasure import digest_subjects
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import create_ledger
+from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import (
     ErasureIncomplete,
     FilesMissing,
+    FolderChanged,
     InvalidInput,
     InvalidJobSpec,
     LedgerKeyMissing,
+    SourceNotFound,
+    TxlogError,
     UnsupportedFeature,
 )
-from airflow_txlog.operators import DeltaEraseOperator, files
+from airflow_txlog.operators import DeltaEraseOperator, files, query
 from airflow_txlog.operators import table as table_source
 from airflow_txlog.storage import PLAIN
 from tests.airflow.test_erase import erase, report_of
@@ -106,6 +110,78 @@ def test_where_a_table_fails_the_next_with_such_a_key_is_asked_about_the_source(
     keys = dict(zip((users.uri, lost.uri, orders.uri), ("email", "number", "number"), strict=True))
     with pytest.raises(InvalidJobSpec, match="orders, column 'number'"):
         erase(tmp_path, keys, subjects=files(str(tmp_path / "week.parquet")))
+    assert users.latest_version() == 1
+
+
+def test_a_source_that_cannot_be_read_now_is_no_reason_to_delete_from_the_other_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, orders = (make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders"))
+    run_job = DeltaEraseOperator.run_job
+    error: list[TxlogError] = []
+
+    def run_or_fail(self: DeltaEraseOperator, context: Any, spec: Any, name: str) -> Any:
+        if name == f"{orders.uri}/check":
+            raise error[0]
+        return run_job(self, context, spec, name)
+
+    monkeypatch.setattr(DeltaEraseOperator, "run_job", run_or_fail)
+    pq.write_table(pa.table({"email": [SUBJECT], "number": [0]}), tmp_path / "week.parquet")
+    for each in (
+        FolderChanged("a file came meanwhile", table=orders.uri),
+        FilesMissing("a file of the source is gone", table=str(tmp_path / "requests")),
+        UnsupportedFeature("a column of the source is not read here"),
+    ):
+        error[:] = [each]
+        with pytest.raises(type(each)):
+            erase(tmp_path, {users.uri: "email", orders.uri: "number"}, subjects=files(str(tmp_path / "week.parquet")))
+        assert users.latest_version() == 1
+
+
+def test_a_report_that_would_show_the_key_of_a_later_table_is_refused_before_the_first_delete(tmp_path: Path) -> None:
+    """As a number it is in texts by chance, and as a text it is not."""
+    users = make_table(tmp_path / "users", pa.table({"id": [7312345]}))
+    orders = make_table(tmp_path / "orders", pa.table({"id": ["7312345"]}))
+    requests: dict[str, Any] = {"subjects": None, "request_id": None, "requests": {"r-1": ["8"], "r-2": ["7312345"]}}
+    for given, message in (
+        ({"subjects": ["7312345"], "request_id": "r-7312345"}, "The id of a request contains"),
+        (requests | {"declared": {"backups": "7312345 is in none."}}, "A text of declared"),
+        (requests | {"requests": {"r-1": ["8"], "r-7312345": ["7312345"]}}, "which is number 2 of 2, contains"),
+    ):
+        with pytest.raises(InvalidInput, match=message) as raised:
+            erase(tmp_path, {users.uri: "id", orders.uri: "id"}, **given)
+        assert "7312345" not in str(raised.value)
+        assert [each.latest_version() for each in (users, orders)] == [1, 1]
+
+
+def test_the_request_that_refuses_all_others_is_named(tmp_path: Path) -> None:
+    users, orders = (make_table(tmp_path / name, rows(SUBJECT, *OTHERS)) for name in ("users", "orders"))
+    pq.write_table(pa.table({"email": [SUBJECT], "number": [0]}), tmp_path / "week.parquet")
+    pq.write_table(pa.table({"email": [SUBJECT], "name": ["Zoe"]}), tmp_path / "next.parquet")
+    week = files(str(tmp_path / "week.parquet"))
+    view = query("SELECT email, number FROM people", people=table_source(users.uri))
+    for wrong, message in (
+        ([], "request r-2: .*users: no subject was given"),
+        (files(str(tmp_path / "none.parquet")), "request r-2: .*none.parquet"),
+        (files(str(tmp_path / "next.parquet")), "orders, column 'number': request r-2: .*no column 'number'"),
+        (view, "request r-2 are read from .*users, which is one of the tables"),
+    ):
+        requests = {"subjects": None, "request_id": None, "requests": {"r-1": week, "r-2": wrong}}
+        with pytest.raises((InvalidInput, SourceNotFound), match=message):
+            erase(tmp_path, {users.uri: "email", orders.uri: "number"}, **requests)
+        assert users.latest_version() == 1
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_table_under_legal_hold_that_cannot_be_opened_may_be_a_clone_and_is_named(
+    tmp_path: Path, *, is_there: bool
+) -> None:
+    users, held = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS)), tmp_path / "held"
+    if is_there:
+        make_table(held, rows(SUBJECT))
+        (held / commit_name(1)).write_text("no JSON")
+    with pytest.raises(InvalidJobSpec, match="held is under legal hold, and cannot be opened"):
+        erase(tmp_path, {users.uri: "email", str(held): "email"}, legal_hold={str(held): "case 12"})
     assert users.latest_version() == 1
 
 

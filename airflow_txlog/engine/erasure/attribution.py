@@ -42,18 +42,41 @@ class Requests:
     by_id: Mapping[str, Forms]
 
     @classmethod
-    def of(cls, snapshot: Snapshot, column: str, values: Mapping[str, Sequence[Any] | pa.ChunkedArray]) -> Self:
-        """Return the requests with these values. Raises the errors of `Forms.of`, which name the request of several."""
+    def of(
+        cls,
+        snapshot: Snapshot,
+        column: str,
+        values: Mapping[str, Sequence[Any] | pa.ChunkedArray],
+        *,
+        is_part: bool = False,
+    ) -> Self:
+        """Return the requests with these values. `is_part`: they are not all requests of the task.
+
+        Raises the errors of `Forms.of`, which name the request of several.
+        """
         by_id = {}
         for request_id, given in values.items():
             try:
                 by_id[request_id] = Forms.of(snapshot, column, given)
             except InvalidInput as error:
-                if len(values) == 1 or type(error) is not InvalidInput:
+                if (len(values) == 1 and not is_part) or type(error) is not InvalidInput:
                     raise
                 raise InvalidInput(f"request {request_id}: {error.message}", **error.facts) from error
         whole = pa.concat_arrays([forms.values for forms in by_id.values()]).unique()
         return cls(replace(next(iter(by_id.values())), values=whole), by_id)
+
+    def check_shown(self, statements: Sequence[str]) -> None:
+        """Raise InvalidInput if the id of a request or a statement names a subject: the report shows these texts."""
+        found = self.forms.holding([*self.by_id, *statements])
+        if not any(found):
+            return
+        number, count = found.index(True), len(self.by_id)
+        of_several = f", which is number {number + 1} of {count}," if count > 1 else ""
+        what = f"The id of a request{of_several}" if number < count else "A text of declared or legal_hold"
+        raise InvalidInput(
+            f"{what} contains a subject. The report shows this text, and must show no subject. Nothing was read. "
+            "Write it without personal data."
+        )
 
     def named(self, table: DeltaTable) -> Self:
         """Return the requests with the names that the column had in the log of its table."""

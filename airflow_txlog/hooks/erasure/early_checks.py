@@ -6,7 +6,7 @@ killed before that, the next one deletes it. A folder in which nothing may be de
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,18 @@ _PROBE = "txlog-write-check-"
 
 
 def check_subjects(
-    hook: TxlogHook, tables: Mapping[str, str], subjects: Mapping[str, Sequence[Any]]
+    hook: TxlogHook,
+    tables: Mapping[str, str],
+    subjects: Mapping[str, Sequence[Any]],
+    statements: Sequence[str],
+    *,
+    is_part: bool,
 ) -> list[list[str]]:
     """Check that each table has its column, and that it can hold the subjects that are listed, by their request.
 
-    Return the tables by the name and type of such a column, in order: those with one read a source of subjects in the
-    same way. A table that cannot be opened is passed over: it is reported as not verified, and stops no other. Raises
+    `statements`: texts that may name none of them. `is_part`: other requests have sources of subjects. Return the
+    tables by the name and type of such a column, in order: those with one read a source of subjects in the same way. A
+    table that cannot be opened is passed over: it is reported as not verified, and stops no other. Raises
     UnknownColumn, InvalidInput, UnsupportedFeature.
     """
     alike: dict[tuple[str, str], list[str]] = {}
@@ -41,21 +47,35 @@ def check_subjects(
             path = key_path(snapshot, column)
             char_lengths(snapshot.uri, column, path)
             kind = f"{path[-1].type} {path[-1].metadata.get(CHAR_VARCHAR_KEY, '')}"
-            alike.setdefault((column, kind), []).append(table)
-            if subjects:
-                Requests.of(snapshot, column, subjects)
+            of_kind = alike.setdefault((column, kind), [])
+            of_kind.append(table)
+            requests = Requests.of(snapshot, column, subjects, is_part=is_part) if subjects else None
+            if requests is not None and of_kind == [table]:
+                requests.check_shown(statements)
     return list(alike.values())
 
 
-def check_sources(hook: TxlogHook, places: Collection[str], sources: Sequence[Any]) -> None:
-    """Check that no table with subjects is one of the tables at these places. Raises InvalidJobSpec."""
-    for name in sources:
-        if isinstance(name, str) and hook.table(name).place in places:
-            raise InvalidJobSpec(
-                f"The subjects are read from {name}, which is one of the tables. Its rows would be gone before "
-                "the last job reads them. Nothing was read. Delete the requests after the report.",
-                argument="subjects",
-            )
+def check_sources(hook: TxlogHook, places: Collection[str], subjects: Mapping[str, Any]) -> None:
+    """Check that no source of a request's subjects reads one of the tables at these places. Raises InvalidJobSpec."""
+    for request_id, given in subjects.items():
+        for name in _tables_in(given):
+            if isinstance(name, str) and hook.table(name).place in places:
+                raise InvalidJobSpec(
+                    f"The subjects of request {request_id} are read from {name}, which is one of the tables. Its rows "
+                    "would be gone before the last job reads them. Nothing was read. Read the subjects from another "
+                    "table, and delete the requests after the report.",
+                    argument="subjects",
+                )
+
+
+def _tables_in(source: Any) -> Iterator[Any]:
+    """Yield the names of the tables that a source reads, also as a view of a query."""
+    if isinstance(source, Mapping):
+        if "table" in source:
+            yield source["table"]
+        views = source.get("views")
+        for view in views.values() if isinstance(views, Mapping) else ():
+            yield from _tables_in(view)
 
 
 def check_folder(hook: TxlogHook, report_uri: str, places: Collection[str]) -> None:

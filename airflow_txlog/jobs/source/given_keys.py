@@ -14,7 +14,7 @@ from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.erasure.attribution import Requests
 from airflow_txlog.engine.erasure.values.spellings import identifier_of
-from airflow_txlog.errors import InvalidInput, InvalidJobSpec
+from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.headers import has_unchecked_header
@@ -45,22 +45,22 @@ def given_keys(
 def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapshot) -> Requests | None:
     """Return the subjects of each request of an erasure; None if the source of a single request has no row.
 
-    Raises InvalidInput if the id of a request or a statement names a subject, because the report shows them; and the
-    errors of `given_keys` and of `Requests.of`.
+    Raises the errors of `given_keys`, of `Requests.of`, and of `Requests.check_shown`.
     """
     gate = SqlGate(context)
-    given = {name: given_keys(context, gate, keys, snapshot)[0] for name, keys in described.by_request.items()}
+    given = {}
+    for name, keys in described.by_request.items():
+        try:
+            given[name] = given_keys(context, gate, keys, snapshot)[0]
+        except (InvalidJobSpec, SourceNotFound) as error:
+            if len(described.by_request) == 1:
+                raise
+            raise type(error)(f"request {name}: {error.message}", **error.facts) from error
     if isinstance(described.keys, KeySource) and not any(map(len, given.values())):
         context.log("the source of the subjects has no row: nothing is to be done")
         return None
     requests = Requests.of(snapshot, described.column, given).named(context.table)
-    shown = {"The id of a request": list(requests.by_id), "A text of declared or legal_hold": described.statements}
-    for what, texts in shown.items():
-        if any(requests.forms.holding(texts)):
-            raise InvalidInput(
-                f"{what} contains a subject. The report shows this text, and must show no subject. Nothing was read. "
-                "Write it without personal data."
-            )
+    requests.check_shown(described.statements)
     return requests
 
 

@@ -124,8 +124,8 @@ class DeltaEraseOperator(ErasureOperator):
     def _check_sources(self, context: Mapping[str, Any]) -> None:
         """Read the sources of the subjects for each kind of key column, before the first table loses a row.
 
-        A table that cannot be read or erased is passed over, as it stops no other, and the next of its kind is asked.
-        Raises the errors of reading the sources.
+        A table that cannot be read is passed over, as it stops no other, and the next of its kind is asked. Raises the
+        errors of reading the sources, and those that another try may not meet.
         """
         for alike in self.to_check:
             for table in alike:
@@ -138,6 +138,9 @@ class DeltaEraseOperator(ErasureOperator):
         try:
             self.run_job(context, self.spec_for(context, record, uri), f"{uri}/check")
         except (TableError, UnsupportedFeature) as error:
+            of_table = error.facts.get("table")
+            if error.retryable or of_table is None or self.hook.table(of_table).place != self.hook.table(uri).place:
+                raise
             self.log.warning("%s: the subjects were not checked: %s", uri, error)
             return False
         except InvalidJobSpec as error:
@@ -199,9 +202,25 @@ class DeltaEraseOperator(ErasureOperator):
         return dataclasses.replace(found, state=NOT_ERASED, reason=reason)
 
     def _held_clone_of(self, uri: str) -> str | None:
-        """Return the table under legal hold that reads files of this one; None if there is none."""
+        """Return the table under legal hold that reads files of this one; None if there is none.
+
+        Raises InvalidJobSpec if one under legal hold cannot be opened.
+        """
         uris = [self.hook.table(uri).uri]
-        return next((name for name in self.legal_hold or () if self.hook.table(name).clone_of(uris)), None)
+        for name in self.legal_hold or ():
+            try:
+                if self.hook.table(name).clone_of(uris):
+                    return name
+            except (TableError, UnsupportedFeature) as error:
+                if error.retryable:
+                    raise
+                raise InvalidJobSpec(
+                    f"{name} is under legal hold, and cannot be opened. So it is unknown whether it is a shallow clone "
+                    f"that needs the files of {uri}, which was not changed. Correct the name, or repair the table. If "
+                    f"it is gone, take it out of tables and legal_hold. {error.message}",
+                    argument="legal_hold",
+                ) from error
+        return None
 
     def is_skipped(self, table: str) -> bool:
         return super().is_skipped(table) or self._held_clone_of(self.hook.table_uri(table)) is not None

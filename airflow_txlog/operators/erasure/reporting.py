@@ -223,12 +223,12 @@ class ErasureOperator(ManyJobsOperator):
             self._readers = find_tables(self.hook, place_list("readers_in", self.readers_in), argument="readers_in")
         tables = {table: column for table, column in self.tables.items() if not self.is_skipped(table)}
         given = {request_id: revealed(subjects) for request_id, subjects in self.by_request.items()}
-        sources = [each["table"] for each in given.values() if isinstance(each, Mapping) and "table" in each]
-        check_sources(self.hook, names, sources)
+        check_sources(self.hook, names, given)
         lists = {request_id: each for request_id, each in given.items() if isinstance(each, list | tuple)}
-        alike = check_subjects(self.hook, tables, lists)
+        has_sources = len(lists) < len(given)
+        alike = check_subjects(self.hook, tables, lists, self._statements, is_part=has_sources)
         # The job of a table reads its source before it changes the table.
-        self.to_check = alike if len(alike) > 1 and len(lists) < len(given) else ()
+        self.to_check = alike if len(alike) > 1 and has_sources else ()
         check_folder(self.hook, self.report_uri, names)
 
     def fields_of(self, argument: str) -> Collection[str]:
