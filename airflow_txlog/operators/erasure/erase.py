@@ -100,10 +100,10 @@ class DeltaEraseOperator(ErasureOperator):
         """
         self.begin_try()
         try:
-            self.check_ready()
+            to_check = self.check_ready()
             if (nothing := self.nothing_requested()) is not None:
                 return nothing
-            self._check_sources(context)
+            self._check_sources(context, to_check)
             done = self._erased(context)
             if (nothing := self.no_subject()) is not None:
                 return nothing
@@ -121,13 +121,13 @@ class DeltaEraseOperator(ErasureOperator):
         except TxlogError as error:
             raise_for_airflow(error)
 
-    def _check_sources(self, context: Mapping[str, Any]) -> None:
-        """Read the sources of the subjects for each kind of key column, before the first table loses a row.
+    def _check_sources(self, context: Mapping[str, Any], tables: Sequence[Sequence[str]]) -> None:
+        """Read the sources of the subjects for `tables` of each kind of key column, before the first one loses a row.
 
         A table that cannot be read is passed over, as it stops no other, and the next of its kind is asked. Raises the
         errors of reading the sources, and those that another try may not meet.
         """
-        for alike in self.to_check:
+        for alike in tables:
             for table in alike:
                 if self._has_read_source(context, table):
                     break

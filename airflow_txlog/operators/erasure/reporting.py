@@ -107,7 +107,6 @@ class ErasureOperator(ManyJobsOperator):
         self.sensitive = sensitive
         self._readers: Sequence[str] = ()
         self.has_no_subject = False
-        self.to_check: Sequence[Sequence[str]] = ()
 
     def check_arguments(self) -> None:
         """Raise InvalidJobSpec for arguments that are no template and cannot be right."""
@@ -191,8 +190,10 @@ class ErasureOperator(ManyJobsOperator):
         given = (each for each in (self.declared, self.legal_hold) if isinstance(each, Mapping))
         return [text for each in given for text in each.values()]
 
-    def check_ready(self) -> None:
+    def check_ready(self) -> Sequence[Sequence[str]]:
         """Raise before hours of work, and before anything is deleted, for whatever would fail at their end.
+
+        Return the tables by kind of key column if the sources of the subjects must be read for each kind first.
 
         Raises InvalidJobSpec for wrong arguments, UnknownColumn for a column that a table lacks, the errors of
         `signing_key`, and those of the store for a folder of the report that cannot be written.
@@ -227,9 +228,9 @@ class ErasureOperator(ManyJobsOperator):
         lists = {request_id: each for request_id, each in given.items() if isinstance(each, list | tuple)}
         has_sources = len(lists) < len(given)
         alike = check_subjects(self.hook, tables, lists, self._statements, is_part=has_sources)
-        # The job of a table reads its source before it changes the table.
-        self.to_check = alike if len(alike) > 1 and has_sources else ()
         check_folder(self.hook, self.report_uri, names)
+        # The job of a table reads its source before it changes the table.
+        return alike if len(alike) > 1 and has_sources else ()
 
     def fields_of(self, argument: str) -> Collection[str]:
         if argument in ("keys", "requests"):
