@@ -318,7 +318,10 @@ def _tasks_worth(context: JobContext, rows: DataFrame, target_bytes: int) -> int
         return None
     plan: Any = rows._jdf.queryExecution().optimizedPlan()
     size_bytes = int(str(plan.stats().sizeInBytes()))
-    return max(2 * context.parallelism, math.ceil(size_bytes / target_bytes)) if size_bytes < _UNKNOWN_BYTES else None
+    if size_bytes >= _UNKNOWN_BYTES:
+        return None
+    # Some columns of a relation of unknown size have a part of that size: more tasks than an INT of Java can count.
+    return min(max(2 * context.parallelism, math.ceil(size_bytes / target_bytes)), 2**31 - 1)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ comparison off.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -40,6 +41,8 @@ _ADVICE = (
     "columns by position, whatever the header says."
 )
 
+_ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
 Opener = Callable[[str], AbstractContextManager[Any]]
 
 
@@ -67,6 +70,20 @@ def checked_quote(view: FileView) -> str | None:
     quote = options.get("quote", '"')
     is_checked = view.format == "csv" and is_strict(view) and not is_chosen and len(quote) == 1 and quote != "\0"
     return quote if is_checked else None
+
+
+def given_separator(options: Mapping[str, str]) -> str:
+    """Return what is between the values of CSV, by options of `options_of`, with escapes as Spark reads them.
+
+    Source: Spark, CSVExprUtils.toChar, which refuses all others.
+    """
+    text = options.get("sep", options.get("delimiter", ","))
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text)
+
+
+def given_encoding(options: Mapping[str, str]) -> str:
+    """Return the name of the encoding of CSV or JSON, by options of `options_of`, as Spark takes it from them."""
+    return options.get("encoding", options.get("charset", "UTF-8"))
 
 
 def check_headers(
@@ -174,7 +191,7 @@ def _opened(path: str) -> pa.NativeFile:
 
 def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
     options = options_of(view)
-    encoding = encoding_named(options.get("encoding", options.get("charset", "UTF-8")), with_aliases=True)
+    encoding = encoding_named(given_encoding(options), with_aliases=True)
     line_end = options.get("linesep")
     is_odd_end = line_end not in (None, "\r\n") and len(line_end or "") > 1
     if encoding is None or path.rpartition(".")[2] in OTHER_CODECS or is_odd_end:
@@ -195,7 +212,7 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
         raise _OnlySpark from error
     if lines is None:
         return None
-    mark = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    mark = given_separator(options)
     if len(mark) == 1 and checked_quote(view) == '"' and has_doubled_quotes(lines[:1], mark)[0].as_py():
         raise row_does_not_fit(path, kind=DOUBLED_QUOTE)
     return _names_in(lines[0].as_py(), mark, options)

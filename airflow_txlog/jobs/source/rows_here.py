@@ -36,7 +36,7 @@ from airflow_txlog.errors import SchemaMismatch, SourceNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, sent_bins
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_in_footers, padded_columns
-from airflow_txlog.jobs.source.headers import check_headers, has_checked_header
+from airflow_txlog.jobs.source.headers import check_headers, given_encoding, given_separator, has_checked_header
 from airflow_txlog.jobs.source.listing import (
     CORRUPT_RECORD,
     LOOKUP_OPTIONS,
@@ -223,9 +223,9 @@ _VALUES = {
     "quote": '"',
     "escape": r'["\\]',
     "nullvalue": r"[\w./-]{0,40}",
+    # By `given_separator` and `given_encoding`.
+    **dict.fromkeys(("sep", "delimiter", "encoding", "charset"), ".*"),
 }
-_SEPARATORS = ("sep", "delimiter")
-_ENCODINGS = ("encoding", "charset")
 # Settings that change the reading of CSV.
 _SETTINGS = ("spark.sql.csv.", "spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
 
@@ -251,10 +251,8 @@ def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
     if any(file.name.rpartition(".")[2] in (CODECS.keys() | OTHER_CODECS) - {"gz"} for file in found.files):
         return OnlySpark("a file of the source is compressed, and not with gzip")
     options = {name: value for name, value in options_of(found.view).items() if name not in LOOKUP_OPTIONS}
-    separators = [options.pop(name) for name in _SEPARATORS if name in options]
-    encodings = [options.pop(name) for name in _ENCODINGS if name in options]
-    delimiter = (separators or [","])[0].replace("\\t", "\t")
-    if len(separators) > 1 or delimiter not in DELIMITERS or any(each.lower() != "utf-8" for each in encodings):
+    delimiter, encoding = given_separator(options), given_encoding(options)
+    if delimiter not in DELIMITERS or encoding.lower() != "utf-8":
         return OnlySpark("the CSV files have another separator or encoding than this process reads")
     for name, value in options.items():
         if name not in _VALUES or not re.fullmatch(_VALUES[name], value, re.IGNORECASE | re.ASCII):

@@ -45,19 +45,18 @@ from airflow_txlog.jobs.source.columns import (
     padded_columns,
 )
 from airflow_txlog.jobs.source.footers import orc_schema
-from airflow_txlog.jobs.source.headers import check_headers, has_checked_header, names_in_files
+from airflow_txlog.jobs.source.headers import check_headers, given_encoding, has_checked_header, names_in_files
 from airflow_txlog.jobs.source.listing import (
     LOOKUP_OPTIONS,
     WITHOUT_EFFECT,
     SourceFile,
     SourceFiles,
-    is_strict,
     is_true,
     options_of,
     refused,
 )
 from airflow_txlog.jobs.source.partition_folders import Values
-from airflow_txlog.jobs.source.strict_values import given_columns, strict_columns
+from airflow_txlog.jobs.source.strict_values import given_columns, strict_columns, strict_options
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 
@@ -249,8 +248,7 @@ class _Read:
     def _reader(self, **more: str) -> DataFrameReader:
         left_out = LOOKUP_OPTIONS | {"encoding", "charset", "multiline", "enforceschema", *WITHOUT_EFFECT, *more}
         own = {name: value for name, value in self._options.items() if name not in left_out}
-        if is_strict(self._view):
-            own["mode"] = "FAILFAST"
+        own |= strict_options(self._view)
         return self._context.spark.read.options(**own, **(more if self._view.format == "csv" else {}))
 
     def _parsed(self, reader: DataFrameReader, lines: DataFrame) -> DataFrame:
@@ -266,7 +264,7 @@ class _Read:
     def _text_format(self) -> TextFormat:
         """Return how the files are cut into lines. Raises InvalidJobSpec for a way that is not read here."""
         options = self._options
-        asked = options.get("encoding", options.get("charset", "UTF-8"))
+        asked = given_encoding(options)
         with_aliases = self._context.executor.setting("spark.sql.legacy.javaCharsets", "false").lower() == "true"
         encoding, line_end = encoding_named(asked, with_aliases=with_aliases), options.get("linesep")
         if encoding is None:

@@ -15,16 +15,31 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, DecimalType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.failures import DOUBLED_QUOTE
 from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.source.headers import checked_quote
-from airflow_txlog.jobs.source.listing import is_strict, options_of
+from airflow_txlog.jobs.source.headers import checked_quote, given_separator
+from airflow_txlog.jobs.source.listing import is_strict, is_true, options_of
 from airflow_txlog.jobs.spark.causes import mark_of_value
 from airflow_txlog.jobs.sql.gate import quoted
+
+# The types of CSV whose values can have a quote.
+_TEXTS = (StringType, BinaryType, VariantType)
+
+# Between the values of a row whose quotes are checked. A text may have any other character, also NUL.
+_BETWEEN = "\uffff"
 
 # In a schema as JSON. A name or a comment has no quote that is not escaped.
 _PADDED = re.compile(r'"(?:type|elementType|keyType|valueType)":"(?:var)?char\(')
@@ -35,9 +50,19 @@ def text_options(view: FileView) -> dict[str, str]:
 
     Spark counts the values of a row of CSV only if it reads all columns, also those that a query leaves out.
     """
+    pruning = {"columnPruning": "false"} if view.format == "csv" and is_strict(view) else {}
+    return {**view.options, **strict_options(view), **pruning}
+
+
+def strict_options(view: FileView) -> dict[str, str]:
+    """Return the options by which Spark's reader refuses what does not fit, and drops no character."""
     if not is_strict(view):
-        return dict(view.options)
-    return {**view.options, "mode": "FAILFAST", **({"columnPruning": "false"} if view.format == "csv" else {})}
+        return {}
+    options = options_of(view)
+    is_doubled = view.format == "csv" and options.get("escape") == options.get("quote", '"')
+    # Spark would drop each NUL in quotes: it is the escape of a doubled quote that Spark has without this option.
+    is_dropped = is_doubled and "chartoescapequoteescaping" not in options
+    return {"mode": "FAILFAST", **({"charToEscapeQuoteEscaping": _BETWEEN} if is_dropped else {})}
 
 
 @dataclass(frozen=True)
@@ -45,12 +70,14 @@ class StrictColumns:
     """The columns that Spark reads as texts, by name, with the types that they become.
 
     `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `separator`:
-    what is between values of CSV. `folders`: the columns of folders, by lower-case name.
+    what is between values of CSV. `has_lines`: a value may have a line end. `folders`: the columns of folders, by
+    lower-case name.
     """
 
     fields: Mapping[str, StructField]
     quote: str | None = None
     separator: str = ","
+    has_lines: bool = False
     folders: frozenset[str] = frozenset()
 
     def read_as(self, schema: StructType) -> StructType:
@@ -81,7 +108,7 @@ class StrictColumns:
         is_hidden = "_metadata" not in map(str.lower, frame.columns)
         path = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
         file = path if names_files else F.lit("")
-        has_texts = any(isinstance(each.dataType, StringType) for each in frame.schema)
+        has_texts = any(isinstance(each.dataType, _TEXTS) for each in frame.schema)
         if self.quote is not None and has_texts:
             refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(None, DOUBLED_QUOTE)} "), file))
             # A filter, so that a query that leaves the column out does not leave the check out.
@@ -90,8 +117,12 @@ class StrictColumns:
 
     def _column(self, frame: DataFrame, name: str, file: Column) -> Column:
         text, field = frame[quoted(name)], self.fields.get(name)
-        if field is None:
+        if field is None and self.quote is None:
             return text
+        if field is None:
+            # Of a column in a condition Spark infers that it is not NULL, and would leave out rows for that before
+            # they are checked. It infers nothing through this function.
+            return F.coalesce(text, text).alias(name, metadata=frame.schema[name].metadata)
         value = text.try_cast(field.dataType)
         is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
         refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, _shown(field))} "), file))
@@ -102,16 +133,22 @@ class StrictColumns:
 
         With the default escape, Spark keeps a doubled quote and one of the quotes around the value, or both. It may cut
         the value `6",` at its doubled quote. Then the first part ends with a quote, and a later one begins with a
-        separator, or with a quote and a separator. All columns are in one expression: Spark takes long to plan one for
-        each of many.
+        separator, or with a quote and a separator; or a line end follows, where values may have one. All columns are in
+        one expression: Spark takes long to plan one for each of many.
         """
         names = [name for name in frame.columns if name.lower() not in self.folders]
-        row = F.concat_ws("\0", *(frame[quoted(name)].cast("string") for name in names))
-        one, mark = re.escape(quote), re.escape(self.separator)
-        begins = rf"(?:^|\x00)(?={one})[^\x00]*?{one}{one}"
-        ends = rf"{one}{one}(?:[^\x00]*{one})?(?:\x00|\z)"
-        is_cut = rf"{one}\x00(?:.*\x00)?(?:{one})?{mark}"
-        return row.contains(quote) & row.rlike(rf"(?s){begins}|{ends}|{is_cut}")
+        row = F.concat_ws(_BETWEEN, *(frame[quoted(name)].cast("string") for name in names))
+        if len(self.separator) > 1:
+            # Spark's reader also removes some of the quotes.
+            return row.contains(quote)
+        one, mark, end = re.escape(quote), re.escape(self.separator), _BETWEEN
+        # Possessive and atomic: a row of a megabyte with 100,000 quotes is read once, and not once for each quote.
+        doubled = rf"[^{end}{one}]*+(?:{one}[^{end}{one}]++)*+{one}{one}"
+        in_value = rf"(?:\A|{end})(?:(?={one}){doubled}|{doubled}[^{end}]*+(?<={one}))"
+        is_cut = rf"\A(?>.*?{one}{end})(?:.*{end})?(?:{one})?{mark}"
+        if self.has_lines:
+            is_cut = rf"{one}(?:{end}|\z)"
+        return row.contains(quote) & row.rlike(rf"(?s){in_value}|{is_cut}")
 
 
 def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool) -> StrictColumns:
@@ -129,8 +166,8 @@ def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool
         kinds += [DecimalType] if shows_numbers and "locale" not in options else []
         kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
     fields = {each.name: each for each in schema or () if isinstance(each.dataType, tuple(kinds))}
-    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
-    return StrictColumns(fields, checked_quote(view), separator)
+    has_lines = is_true(options, "multiline")
+    return StrictColumns(fields, checked_quote(view), given_separator(options), has_lines=has_lines)
 
 
 def given_columns(schema: str, argument: str) -> StructType:

@@ -84,6 +84,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "semicolons": {"sep": ";", "header": "true", "mode": "FAILFAST"},
     "tabs": {"delimiter": "\t", "mode": "DROPMALFORMED", "nullValue": "null"},
     "doubled quotes": {"escape": '"', "header": "true"},
+    "two names": {"sep": ";", "delimiter": ",", "encoding": "UTF-8", "charset": "UTF-16"},
     "doubled quotes and a null": {"escape": '"', "nullValue": "NA", "sep": ";"},
 }
 
@@ -229,7 +230,6 @@ def test_a_schema_has_the_columns_that_spark_takes_from_it(spark: SparkSession, 
         ({"nullValue": '"'}, "option nullvalue"),
         ({"columnNameOfCorruptRecord": "bad"}, "option columnnameofcorruptrecord"),
         ({"sep": "::"}, "separator"),
-        ({"sep": ",", "delimiter": ";"}, "separator"),
         ({"encoding": "ISO-8859-1"}, "encoding"),
         ({"schema": "id INT NOT NULL"}, "plain types"),
         ({"schema": "_corrupt_record STRING"}, "plain types"),
