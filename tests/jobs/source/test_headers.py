@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
         "column 5 is another in the file, and m",
     ),
     "an unnamed index": ({"a.csv": b"," + SAME + b"0," + ROW}, "column 1 is another in the file, and 'id'"),
-    "another separator": ({"a.csv": SAME.replace(b",", b";")}, "none of the columns"),
+    "another separator": ({"a.csv": SAME.replace(b",", b";")}, "with another separator"),
     "a row with the name of a column": ({"a.csv": b"4711,secret,amount,secret\n" + ROW}, "column 1 is another"),
     "no header": ({"a.csv": b"7,2026-01-01,4711.25,secret\n" + ROW}, "Does the file have a header?"),
 }
