@@ -6,8 +6,9 @@ import dataclasses
 import gzip
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.cli import printing
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_txlog.hooks.txlog import TxlogHook
+
+_NO_GZIP = (gzip.BadGzipFile, zlib.error)
 
 
 def verify_report(args: Namespace) -> printing.Answer:
@@ -90,14 +93,15 @@ def digest_subjects(args: Namespace) -> printing.Answer:
     JSON: `{"report", "request_id", "subjects": [{"line", "digest", "tables"}]}`. `tables`: those in which the report
     covers the value as a subject. Fails unless each value is a subject of a table. It does not check the signature.
 
-    Raises InvalidInput for a report without digests, and LedgerKeyMissing for one with digests by other keys.
+    Raises InvalidInput for a report without digests or a file that is no report, and LedgerKeyMissing for one with
+    digests by other keys.
     """
     hook = hook_of(args)
     folder, _, name = uri_of(hook, args.report, args).rpartition("/")
     store = hook.table(folder).store
-    with store.open_input(name) as source:
+    with _damage_named(f"{store.root}/{name}"), store.open_input(name) as source:
         body = json.loads(source.read())["report"]
-    _check_has_digests(body["tables"])
+        _check_has_digests(body["tables"])
     values = [line for line in sys.stdin.read().splitlines() if line]
     keys = [DigestKey.of(text, "a key of the ledger") for text in digest_keys(args.key_conn_id)]
 
@@ -105,9 +109,10 @@ def digest_subjects(args: Namespace) -> printing.Answer:
         with store.open_input(name) as source:
             return gzip.decompress(source.read()).decode().splitlines()
 
-    tables = {
-        table["table"]: _held(table["digests"], values, args.type, keys, lines_of_list) for table in body["tables"]
-    }
+    with _damage_named(f"{store.root}/{name}"):
+        tables = {
+            table["table"]: _held(table["digests"], values, args.type, keys, lines_of_list) for table in body["tables"]
+        }
     digests = digests_of_texts(values, args.type, keys)
     found: list[dict[str, Any]] = [
         {"line": at + 1, "digest": digest, "tables": [name for name, held in tables.items() if held[at]]}
@@ -123,8 +128,20 @@ def digest_subjects(args: Namespace) -> printing.Answer:
         if hint is not None:
             print(hint)
 
-    document = {"report": f"{store.root}/{name}", "request_id": body["request_id"], "subjects": found}
+    document = {"report": f"{store.root}/{name}", "request_id": body.get("request_id"), "subjects": found}
     return printing.Answer(document, show, has_failed=not all(each["tables"] for each in found))
+
+
+@contextmanager
+def _damage_named(report: str) -> Iterator[None]:
+    """Raise InvalidInput if what is read is no report, or one of its lists is damaged."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, EOFError, *_NO_GZIP) as error:
+        raise InvalidInput(
+            f"{report}: this is no report of an erasure, or a list that it names is damaged ({type(error).__name__}). "
+            "Nothing was compared. `airflow txlog erasure verify` says which part it is."
+        ) from None
 
 
 def _check_has_digests(tables: Sequence[Mapping[str, Any]]) -> None:

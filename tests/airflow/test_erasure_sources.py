@@ -223,3 +223,30 @@ def test_a_report_without_digests_or_with_those_of_another_key_is_no_answer_abou
         with pytest.raises(LedgerKeyMissing) as raised:
             digest(recorded, key)
         assert raised.value.facts["key_ids"] == [DigestKey.of("5e" * 32, "").id]
+
+
+def test_the_digests_of_a_damaged_report_are_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ERASURE_KEY", json.dumps({"conn_type": "generic", "password": "5e" * 32}))
+    listed = {
+        "table": "/t",
+        "num_subjects": 1,
+        "digests": {"name": "list.gz", "key_ids": [DigestKey.of("5e" * 32, "").id]},
+    }
+    (tmp_path / "list.gz").write_text("no gzip")
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"report": 7}',
+        '{"report": {"tables": [{}]}}',
+        json.dumps({"report": {"tables": [listed]}}),
+    ):
+        (tmp_path / "r.json").write_text(text)
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{SUBJECT}\n"))
+        given = Namespace(
+            report=str(tmp_path / "r.json"), key_conn_id="erasure_key", type="text", conn_id=None, as_json=True
+        )
+        with pytest.raises(InvalidInput, match=r"r\.json: this is no report of an erasure, or a list"):
+            digest_subjects(given)
