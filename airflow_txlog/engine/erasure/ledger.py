@@ -117,13 +117,14 @@ class Ledger:
     def record_each(self, snapshot: Snapshot, requests: Mapping[str, Forms]) -> int:
         """Record the subjects of several requests, each with its own, in one commit: see `record`."""
         table_id, now_s = snapshot.metadata.id, self._table.clock.now_ms() / 1000
-        rows: dict[str, list[Mapping[str, Any]]] = {}
+        rows: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
         for row in self._rows(snapshot.uri, table_id):
-            rows.setdefault(row["request_id"], []).append(row)
+            # Another column of the table may have the same value.
+            rows.setdefault((row["request_id"], row["column"], row["physical_column"]), []).append(row)
         found: list[dict[str, Any]] = []
         for request_id, forms in requests.items():
-            have = self._requests_of(rows.get(request_id, ()))
             column, physical = tuple(forms.paths)[:2]
+            have = self._requests_of(rows.get((request_id, column, physical), ()))
             for form in dict.fromkeys(canonical_forms(forms.key_values)):
                 assert form is not None
                 if not any(self._signed(form, chain) in digests for chain, digests in have.items()):

@@ -96,6 +96,18 @@ def test_a_request_is_recorded_once_by_all_of_its_tries(tmp_path: Path) -> None:
     assert ledger_at(tmp_path, OLD, NEW).record("r-1", snapshot, Forms.of(snapshot, "email", [ANNA, BEN])) == 0
 
 
+def test_one_request_by_two_columns_of_a_table_is_recorded_for_each(tmp_path: Path) -> None:
+    ledger, table = ledger_at(tmp_path), Table.create(str(tmp_path / "t"), SCHEMA)
+    append(table, [{"day": ANNA, "email": BEN, "n": 1}])
+    append(table, [{"day": BEN, "email": ANNA, "n": 2}])
+    erase(table, ledger, column="day")
+    before = erase(table, ledger, column="email")
+    with pytest.raises(SubjectReturns, match=r"in email; request r-1"):
+        guarded(table, ledger).restore(before)
+    snapshot = table.snapshot()
+    assert ledger.record("r-1", snapshot, Forms.of(snapshot, "email", [ANNA])) == 0
+
+
 def test_a_ledger_is_created_once(tmp_path: Path) -> None:
     table = Table.at(str(tmp_path / "ledger"), PLAIN)
     assert [create_ledger(table), create_ledger(table)] == [True, False]
