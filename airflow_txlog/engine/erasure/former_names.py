@@ -19,6 +19,7 @@ from airflow_txlog.engine.log.actions import UNREADABLE, Metadata, decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
+from airflow_txlog.engine.table.schema.features import reader_features
 from airflow_txlog.errors import TxlogError
 
 _METADATA = b'"metaData"'
@@ -31,7 +32,8 @@ def with_former_names(table: DeltaTable, forms: Forms) -> Forms:
     Not of a column that the table still has under another name: its values are no keys now.
     """
     logical, physical = tuple(forms.paths)[:2]
-    if logical == physical or not forms.need_names:
+    # A column that was renamed may have its first name again, which is its physical one.
+    if not forms.need_names or "columnMapping" not in reader_features(table.snapshot().protocol):
         return forms
     found: set[str] = set()
     # Those of the last metadata are the table's now.

@@ -289,6 +289,22 @@ def test_a_key_of_many_spellings_is_compared_with_one_file_at_a_time(
     assert Table.open(table.uri).to_arrow().num_rows == 9
 
 
+def test_other_names_count_also_if_the_key_has_its_first_name_again(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+    append(table, pa.table({"id": [5], "n": [1]}))
+    committed(run(None, "alter", table, rename_columns={"id": "uid"}, allow_reader_upgrade=True))
+    committed(run(None, "update", table, predicate="uid IN (5, 7312344)", set={"n": "5"}))
+    committed(run(None, "alter", table, add_columns={"id": "bigint"}))
+    append(table, pa.table({"uid": [6], "n": [1], "id": [7312345]}))
+    committed(run(None, "alter", table, drop_columns=["id"]))
+    committed(run(None, "alter", table, rename_columns={"uid": "id"}))
+    assert table.to_arrow(version=5).column("id").to_pylist() == [None, 7312345]
+    assert verdict_of(table, "id", 7312344, commit_name(3)) == "found"
+    left = [each for each in Table.open(table.uri).find_traces("id", [7312345]) if not each.passes]
+    assert any(each.path.endswith(".snappy.parquet") for each in left)
+    assert all(each.passes for each in Table.open(table.uri).find_traces("id", [7312346]))
+
+
 @pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])
 def test_a_char_of_endless_length_is_refused(tmp_path: Path, length: str) -> None:
     mark = ("__CHAR_VARCHAR_TYPE_STRING", f"char({length})")
