@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
@@ -109,6 +110,16 @@ def test_a_text_of_the_author_that_names_a_subject_comes_into_no_report(lake: Pa
         erase(lake, "canary42", **arguments)
     assert "canary42" not in str(raised.value)
     assert holding(lake / "reports", "canary42") == []
+    assert Table.open(lake / "users").latest_version() == 1
+
+
+@pytest.mark.parametrize("arguments", [{"request_id": "number-42"}, {"declared": {"logs": "The logs name NUMBER 42."}}])
+def test_a_text_of_the_author_that_names_the_column_and_a_number_comes_into_no_report(
+    lake: Path, arguments: dict[str, Any]
+) -> None:
+    make_table(lake / "users", pa.table({"number": [42, 43]}))
+    with pytest.raises(InvalidInput, match="contains a subject"):
+        erase(lake, 42, **{"tables": {"users": "number"}, **arguments})
     assert Table.open(lake / "users").latest_version() == 1
 
 

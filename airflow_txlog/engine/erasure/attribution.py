@@ -67,7 +67,7 @@ class Requests:
 
     def check_shown(self, statements: Sequence[str]) -> None:
         """Raise InvalidInput if the id of a request or a statement names a subject: the report shows these texts."""
-        found = self.forms.holding([*self.by_id, *statements])
+        found = [self.forms.in_text(each) for each in (*self.by_id, *statements)]
         if not any(found):
             return
         number, count = found.index(True), len(self.by_id)

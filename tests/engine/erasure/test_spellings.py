@@ -305,6 +305,17 @@ def test_other_names_count_also_if_the_key_has_its_first_name_again(tmp_path: Pa
     assert all(each.passes for each in Table.open(table.uri).find_traces("id", [7312346]))
 
 
+@pytest.mark.parametrize("name", ["user-id", "user id", "größe@x"])
+def test_a_text_may_name_a_column_by_more_than_a_word_and_the_type_of_a_number(tmp_path: Path, name: str) -> None:
+    properties = {"delta.columnMapping.mode": "name"}
+    table = Table.create(tmp_path / "t", pa.schema([(name, pa.int64()), ("note", pa.string())]), properties=properties)
+    append(table, pa.table({name: [5], "note": [f"of the {name.capitalize()} 7312345"]}))
+    committed(run(None, "update", table, predicate=f"`{name}` IN (5, 7312344)", set={"note": f"'{name}: 7312346L'"}))
+    found = {number: table.find_traces(name, [number]) for number in range(7312343, 7312347)}
+    left = {number: {each.method for each in of if each.verdict == "found"} for number, of in found.items()}
+    assert left == {7312343: set(), 7312344: {"text"}, 7312345: {"decoded"}, 7312346: {"decoded"}}
+
+
 @pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])
 def test_a_char_of_endless_length_is_refused(tmp_path: Path, length: str) -> None:
     mark = ("__CHAR_VARCHAR_TYPE_STRING", f"char({length})")

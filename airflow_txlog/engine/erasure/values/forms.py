@@ -94,6 +94,11 @@ class Forms:
         return frozenset(path.rpartition(".")[2].lower() for path in self.paths)
 
     @cached_property
+    def _names_of_words(self) -> Collection[str]:
+        """The names that are no single word, such as `user-id`."""
+        return [name for name in self.names if not re.fullmatch(r"\w+", name)]
+
+    @cached_property
     def texts(self) -> frozenset[str]:
         """Every spelling of a value as a whole text."""
         return whole_texts(self.values, self.lengths, MOST_SPELLINGS)
@@ -173,7 +178,7 @@ class Forms:
 
     def _naming(self, texts: pa.Array) -> int:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
-        names = "|".join(map(re.escape, sorted(self.names)))
+        names = "|".join(map(_literal, sorted(self.names)))
         pattern = f"(?:^|[^0-9A-Za-z_])(?:{names})(?:$|[^0-9A-Za-z_])"
         if not match_anywhere(texts, "|".join(map(as_pattern, self.names))):
             return 0
@@ -310,7 +315,9 @@ class Forms:
             text = " ".join((text, *instants_in(text)))
         words = set(WORDS.findall(text))
         if key.lower() not in self.names and self.names.isdisjoint(word.lower() for word in words):
-            return False
+            lower = text.lower()
+            if not any(name in lower for name in self._names_of_words):
+                return False
         if self.are_numbers and not self._numbers.isdisjoint(map(number_of, words | {text})):
             return True
         return not words.isdisjoint(self._common) or any(form in text for form in self._phrases)
@@ -414,6 +421,11 @@ class Forms:
 MARK = "(a subject)"
 """Stands for a value in what people read."""
 _PARSED = frozenset(("minvalues", "maxvalues", "partitionvalues_parsed"))
+
+
+def _literal(name: str) -> str:
+    """Return a pattern of Arrow that matches a name; it knows no escaped spaces."""
+    return "".join(f"\\x{ord(each):02x}" if each.isascii() and not each.isalnum() else each for each in name)
 
 
 def is_of_statistics(path: str) -> bool:

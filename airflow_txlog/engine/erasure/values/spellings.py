@@ -26,6 +26,7 @@ _SHORTEST_PACKED, _SHORTEST_CHARACTERS = 11, 5
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:?\d\d(?!\d)")
 _IDENTIFIER = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_TYPE = re.compile(r"(?<=\d)(?:BD|[LSY])$")
 WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)|\w+")
 
 
@@ -135,7 +136,8 @@ def _in_base64(data: bytes) -> Iterator[str]:
 
 def number_of(text: str) -> Decimal | None:
     try:
-        number = Decimal(text)
+        # SQL may say the type of a number after it: 7L, 7BD.
+        number = Decimal(_TYPE.sub("", text))
     except InvalidOperation:
         return None
     return number if number.is_finite() else None
