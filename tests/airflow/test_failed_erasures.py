@@ -93,6 +93,28 @@ def test_a_table_that_is_left_alone_for_a_held_clone_is_not_complete(tmp_path: P
     assert (table["state"], "its shallow clone" in table["reason"]) == ("not erased", True)
 
 
+def test_shallow_clones_are_erased_before_their_source_and_keep_the_rows_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = Table.create(str(tmp_path / "users"), rows((SUBJECT, EMAIL)).schema)
+    append(users, rows((1, "bob@example.org"), (SUBJECT, EMAIL)))
+    clones = [str(tmp_path / name) for name in ("one", "two")]
+    for clone in clones:
+        committed(run(None, "clone", clone, source={"table": users.uri}, shallow=True))
+    # The rows of a clone are read with a setting alone.
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, users.uri, *clones)
+    tables = report_of(raised.value.facts["report"])["tables"]
+    assert [each["state"] for each in tables] == ["not erased"] * 3
+    assert "was not erased, and needs its files" in tables[0]["reason"]
+    connection = {"conn_type": "txlog", "extra": {"allow_absolute_paths": True}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    assert erase(tmp_path, users.uri, *clones, txlog_conn_id="lake")["complete"]
+    for uri in (users.uri, *clones):
+        assert Table.open(uri, allow_absolute_paths=True).to_arrow().column("user_id").to_pylist() == [1]
+    assert holding(tmp_path, EMAIL) == []
+
+
 def with_an_old_file_of_the_subject(uri: str) -> Path:
     """Bring the subject back, and delete its row. Return the file that held it, and that no version needs."""
     table = Table.open(uri)

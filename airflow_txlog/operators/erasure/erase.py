@@ -156,19 +156,17 @@ class DeltaEraseOperator(ErasureOperator):
         done: dict[str, dict[str, Any]] = {}
         self._not_erased = {}
         is_failed = False
-        report_uri = self.hook.table_uri(self.report_uri)
-        for table, column in self.tables.items():
+        report_uri, clones = self.hook.table_uri(self.report_uri), self._clones()
+        for table in _after(clones):
             if self.held(table) is not None:
                 self.log.info("%s is under legal hold, and is left alone", table)
                 continue
             uri = self.hook.table_uri(table)
-            if (clone := self._held_clone_of(uri)) is not None:
-                self.log.error(
-                    "%s is left alone: its shallow clone %s is under legal hold, and needs its files", uri, clone
-                )
-                self._not_erased[table] = f"its shallow clone {clone} is under legal hold, and needs its files"
+            if (needed := self._needed_by(uri, clones[table])) is not None:
+                self.log.error("%s is left alone: %s", uri, needed)
+                self._not_erased[table] = needed
                 continue
-            record = self.record_of(Erase, self._erasure(column, report_uri), self.hook)
+            record = self.record_of(Erase, self._erasure(self.tables[table], report_uri), self.hook)
             spec = self.spec_for(context, record, uri)
             try:
                 result = self.run_job(context, spec, f"{uri}/erase")
@@ -200,6 +198,30 @@ class DeltaEraseOperator(ErasureOperator):
         if found.state != VERIFIED:
             reason = f"{reason}; {found.state}: {found.reason}"
         return dataclasses.replace(found, state=NOT_ERASED, reason=reason)
+
+    def _clones(self) -> dict[str, list[str]]:
+        """Return for each table those of the tables that are shallow clones of it."""
+        found: dict[str, list[str]] = {table: [] for table in self.tables}
+        names = {self.hook.table(table).uri: table for table in self.tables}
+        for clone in self.tables if len(names) > 1 else ():
+            try:
+                sources = self.hook.table(clone).clone_of(names)
+            except (TableError, UnsupportedFeature) as error:
+                if error.retryable:
+                    raise
+                # The job of the table meets the error, too.
+                continue
+            for uri in sources:
+                if names[uri] != clone:
+                    found[names[uri]].append(clone)
+        return found
+
+    def _needed_by(self, uri: str, clones: Sequence[str]) -> str | None:
+        """Return why the files of a table must stay for a shallow clone; None if they need not."""
+        if (clone := self._held_clone_of(uri)) is not None:
+            return f"its shallow clone {clone} is under legal hold, and needs its files"
+        failed = next((clone for clone in clones if clone in self._not_erased), None)
+        return None if failed is None else f"its shallow clone {failed} was not erased, and needs its files"
 
     def _held_clone_of(self, uri: str) -> str | None:
         """Return the table under legal hold that reads files of this one; None if there is none.
@@ -257,6 +279,17 @@ class DeltaEraseOperator(ErasureOperator):
             gone_from_storage=last[1] if is_complete else None,
             gone_from_log=last[2] if is_complete else None,
         )
+
+
+def _after(clones: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the tables, each after its clones: these copy other people's rows from its files before the files go."""
+    left, found = list(clones), []
+    while left:
+        # Tables that name files of each other have no order.
+        table = next((each for each in left if all(clone not in left for clone in clones[each])), left[0])
+        left.remove(table)
+        found.append(table)
+    return found
 
 
 def _times_of(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
