@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.attribution import Attribution, Requests
@@ -314,6 +315,15 @@ def test_a_text_may_name_a_column_by_more_than_a_word_and_the_type_of_a_number(t
     found = {number: table.find_traces(name, [number]) for number in range(7312343, 7312347)}
     left = {number: {each.method for each in of if each.verdict == "found"} for number, of in found.items()}
     assert left == {7312343: set(), 7312344: {"text"}, 7312345: {"decoded"}, 7312346: {"decoded"}}
+
+
+def test_a_key_with_a_quote_is_found_as_sql_spells_it(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"email": ["bob@example.org", "carol@example.org"], "n": [1, 2]}))
+    # This engine records the condition as it was written.
+    DeltaTable(tmp_path / "t").delete("email = 'o''brien@example.org' OR n = 2")
+    (tmp_path / "t" / "query.sql").write_text(r"DELETE FROM t WHERE email = 'o\'brien@example.org'")
+    found = Table.open(tmp_path / "t").find_traces("email", ["o'brien@example.org"])
+    assert {each.path for each in found if not each.passes} == {commit_name(1), "query.sql"}
 
 
 @pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])

@@ -67,7 +67,9 @@ def whole_texts(values: pa.Array, lengths: Collection[int], most: int) -> frozen
 
 
 def escaped(text: str) -> Iterator[str]:
-    """Yield a text as JSON and URLs spell it."""
+    """Yield a text as JSON, URLs and SQL spell it."""
+    if "'" in text:
+        yield from (text.replace("'", spelled) for spelled in ("''", "\\'"))
     for is_ascii in (True, False):
         spelled = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
         yield spelled
