@@ -14,9 +14,10 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from airflow_txlog.errors import InvalidInput, TxlogError, from_dict
 
@@ -144,26 +145,19 @@ def _is_identifier(value: object) -> bool:
     return isinstance(value, str) and _IDENTIFIER.match(value) is not None
 
 
-DOUBLED_QUOTE = "doubled quote"
-"""In place of a type: a value in quotes holds a quote that is written twice, and the escape is Spark's default."""
-OPEN_QUOTE = "open quote"
-"""In place of a type: a line ends inside of quotes."""
-OTHER_SEPARATOR = "separator "
-"""In place of a type, before a character: it cuts a line into the right number of values, and the source's does not."""
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """Why a row of a CSV or JSON file does not fit, if known: at most one of `kind`, `quote` and `separator`.
 
-# The cause around the place, and the advice.
-_QUOTES = {
-    DOUBLED_QUOTE: (
-        ('a value with a doubled quote ("")', ", which Spark's default escape, the backslash, would not read as one"),
-        "If the file writes a quote inside of quotes twice (RFC 4180: pandas, Excel, PostgreSQL), set the option "
-        '"escape": "\\"". If it writes a backslash before it, set "escape": "\\\\": Spark then keeps them as they are.',
-    ),
-    OPEN_QUOTE: (
-        ("a quote that does not end in its line", ""),
-        "If the value has a line break, put the file on a disk that Spark's workers share, and set the options "
-        '"multiLine": "true" and "escape": "\\"". Otherwise correct the file.',
-    ),
-}
+    `kind`: the type of its column that a value is none of. `quote`: a value in quotes holds a doubled quote, and the
+    escape is Spark's default; or a line ends inside of quotes. `separator`: this character cuts the line into the right
+    number of values, and the source's does not.
+    """
+
+    column: str | None = None
+    kind: str = ""
+    quote: Literal["doubled", "open"] | None = None
+    separator: str | None = None
 
 
 def separator_of(line: str, count: int) -> str | None:
@@ -177,47 +171,61 @@ def set_separator(mark: str) -> str:
     return f'If "{shown}" separates its values, set the option "sep": "{shown}".'
 
 
-def row_does_not_fit(
-    file: str | None, *, line: int | None = None, column: str | None = None, kind: str = ""
-) -> InvalidInput:
+def row_does_not_fit(file: str | None, misfit: Misfit, *, line: int | None = None) -> InvalidInput:
     """Return the error for a row of a CSV or JSON file, with what is known of its place. It shows no value."""
     where = "A file of the source" if file is None else f"The source's file {file}"
     at = "" if line is None else f" in line {line}"
-    how = ""
-    if kind.startswith("DECIMAL"):
-        how = " (digits and a point, with no more decimals than the type, no thousands separator and no exponent)"
-    elif kind == "DATE":
-        how = " (year-month-day, without a time of day)"
-    what = f"a value of column {column!r} that is no {kind}{how}"
-    if kind in _QUOTES:
-        (cause, reason), advice = _QUOTES[kind]
-        place = "" if column is None else f" in column {column!r}"
-        return InvalidInput(
-            f"{where} has{at} {cause}{place}{reason}. Nothing was committed, and the value is not shown. {advice}",
-            file=file,
-            line=line,
-            column=column,
+    what, advice = _misread_quote(misfit) if misfit.quote is not None else _unfit_value(misfit, line)
+    return InvalidInput(
+        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. {advice}",
+        file=file,
+        line=line,
+        column=misfit.column,
+    )
+
+
+def _misread_quote(misfit: Misfit) -> tuple[str, str]:
+    """Return what is wrong, and the advice."""
+    place = "" if misfit.column is None else f" in column {misfit.column!r}"
+    if misfit.quote == "doubled":
+        return (
+            f'a value with a doubled quote (""){place}, which '
+            "Spark's default escape, the backslash, would not read as one",
+            "If the file writes a quote inside of quotes twice (RFC 4180: pandas, Excel, PostgreSQL), set the option "
+            '"escape": "\\"". If it writes a backslash before it, set "escape": "\\\\": Spark then keeps them as they '
+            "are.",
         )
+    return (
+        f"a quote that does not end in its line{place}",
+        "If the value has a line break, put the file on a disk that Spark's workers share, and set the options "
+        '"multiLine": "true" and "escape": "\\"". Otherwise correct the file.',
+    )
+
+
+def _unfit_value(misfit: Misfit, line: int | None) -> tuple[str, str]:
+    """Return what is wrong, and the advice."""
     advice = "Correct the file, or give the column the type STRING and convert it in a query."
-    if column is None:
+    if misfit.column is None:
         what = "a row that does not fit the columns: a value of another type, or more or fewer values"
         advice += (
             ' In CSV, a line break inside of quotes needs multiLine=true, a doubled quote "escape": "\\"", a header '
             '"header": "true", and another separator than a comma the option "sep".'
         )
-    if kind.startswith(OTHER_SEPARATOR):
-        advice = set_separator(kind.removeprefix(OTHER_SEPARATOR))
+    else:
+        how = ""
+        if misfit.kind.startswith("DECIMAL"):
+            how = " (digits and a point, with no more decimals than the type, no thousands separator and no exponent)"
+        elif misfit.kind == "DATE":
+            how = " (year-month-day, without a time of day)"
+        what = f"a value of column {misfit.column!r} that is no {misfit.kind}{how}"
+    if misfit.separator is not None:
+        advice = set_separator(misfit.separator)
     if line == 1:
         # With the option, the first line is no row. With PERMISSIVE it would become a row of NULL.
         advice = f'If the first line is a header, set the option "header": "true". {advice}'
-    elif not kind.startswith(OTHER_SEPARATOR):
+    elif misfit.separator is None:
         advice += (
             " With the option mode=PERMISSIVE Spark reads what it can, and NULL for the rest; DROPMALFORMED leaves "
             "such rows out."
         )
-    return InvalidInput(
-        f"{where} has{at} {what}. Nothing was committed, and the value is not shown. {advice}",
-        file=file,
-        line=line,
-        column=column,
-    )
+    return what, advice

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, OPEN_QUOTE, OTHER_SEPARATOR, separator_of
+from airflow_txlog.datafiles.failures import Misfit, separator_of
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -270,7 +270,7 @@ def exact_date() -> str:
 
 
 class UnfitRow(Exception):
-    """A row that is refused in the mode FAILFAST. `args`: its number among these lines, its column, and the type."""
+    """A row that is refused in the mode FAILFAST. `args`: its number among these lines, and its Misfit."""
 
 
 class Uncertain(Exception):
@@ -319,8 +319,7 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
         if csv.is_strict:
             marks = pc.count_substring(pc.replace_substring_regex(lines, f'"{_DOUBLED}"', ""), csv.delimiter)
             number = _first(pc.not_equal(marks, len(columns) - 1))
-            other = separator_of(lines[number].as_py(), len(columns))
-            raise UnfitRow(number, None, "" if other is None else OTHER_SEPARATOR + other) from None
+            raise UnfitRow(number, Misfit(separator=separator_of(lines[number].as_py(), len(columns)))) from None
         raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)
@@ -346,7 +345,7 @@ def _check_quotes(lines: pa.StringArray, csv: CsvFormat) -> None:
     """Raise UnfitRow for a doubled quote if no escape is given, and for a line that ends inside of quotes."""
     doubled = has_doubled_quotes(lines, csv.delimiter)
     if csv.escape is None and _any(doubled):
-        raise UnfitRow(_first(doubled), None, DOUBLED_QUOTE)
+        raise UnfitRow(_first(doubled), Misfit(quote="doubled"))
     if csv.escape == "\\":
         # Spark's own reading is asked for, and it may end a value at a doubled quote.
         return
@@ -356,7 +355,7 @@ def _check_quotes(lines: pa.StringArray, csv: CsvFormat) -> None:
     if csv.escape is None:
         is_open = pc.and_not(is_open, pc.match_substring(lines, "\\"))
     if _any(is_open):
-        raise UnfitRow(_first(is_open), None, OPEN_QUOTE)
+        raise UnfitRow(_first(is_open), Misfit(quote="open"))
 
 
 def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
@@ -378,11 +377,11 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
         except pa.ArrowInvalid:
             # A number beyond its type, or no day of a calendar.
             if csv.is_strict:
-                raise UnfitRow(_first_not_cast(array, kind), field.name, name) from None
+                raise UnfitRow(_first_not_cast(array, kind), Misfit(column=field.name, kind=name)) from None
     if csv.is_strict and possible is not None:
         fits = pc.match_substring_regex(array, f"^(?:{possible})$")
         if not _all(fits):
-            raise UnfitRow(_first(pc.invert(fits)), field.name, name)
+            raise UnfitRow(_first(pc.invert(fits)), Misfit(column=field.name, kind=name))
     raise Uncertain(f"column {field.name!r} has a value that may be no {name}")
 
 

@@ -334,10 +334,10 @@ class CsvScan(FileScan):
                     yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
                     number += len(lines)
         except UnfitRow as error:
-            row, column, kind = error.args
+            row, misfit = error.args
             with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
                 line = line_number(source, compression_of(file.path), self.text, number + row)
-            raise row_does_not_fit(file.path, line=line, column=column, kind=kind) from None
+            raise row_does_not_fit(file.path, misfit, line=line) from None
         except TooMuchText as error:
             why = "it is compressed, and has more text than a job reads at once without Spark"
             raise InvalidInput(

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, QuerySource
-from airflow_txlog.datafiles.failures import DOUBLED_QUOTE, row_does_not_fit, separator_of, set_separator
+from airflow_txlog.datafiles.failures import Misfit, row_does_not_fit, separator_of, set_separator
 from airflow_txlog.datafiles.tasks.rows_without_log import reading_source
 from airflow_txlog.datafiles.text_lines import (
     OTHER_CODECS,
@@ -214,7 +214,7 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
         return None
     mark = given_separator(options)
     if len(mark) == 1 and checked_quote(view) == '"' and has_doubled_quotes(lines[:1], mark)[0].as_py():
-        raise row_does_not_fit(path, kind=DOUBLED_QUOTE)
+        raise row_does_not_fit(path, Misfit(quote="doubled"))
     return _names_in(lines[0].as_py(), mark, options)
 
 

@@ -27,12 +27,12 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.failures import DOUBLED_QUOTE
+from airflow_txlog.datafiles.failures import Misfit
 from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.source.headers import checked_quote, given_separator
 from airflow_txlog.jobs.source.listing import is_strict, is_true, options_of
-from airflow_txlog.jobs.spark.causes import mark_of_value
+from airflow_txlog.jobs.spark.causes import mark_of
 from airflow_txlog.jobs.sql.gate import quoted
 
 # The types of CSV whose values can have a quote.
@@ -110,7 +110,7 @@ class StrictColumns:
         file = path if names_files else F.lit("")
         has_texts = any(isinstance(each.dataType, _TEXTS) for each in frame.schema)
         if self.quote is not None and has_texts:
-            refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(None, DOUBLED_QUOTE)} "), file))
+            refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(quote='doubled'))} "), file))
             # A filter, so that a query that leaves the column out does not leave the check out.
             frame = frame.where(F.when(self._has_doubled_quote(frame, self.quote), refusal).otherwise(F.lit(True)))
         return frame.select(*(self._column(frame, name, file) for name in frame.columns))
@@ -125,7 +125,7 @@ class StrictColumns:
             return F.coalesce(text, text).alias(name, metadata=frame.schema[name].metadata)
         value = text.try_cast(field.dataType)
         is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
-        refusal = F.raise_error(F.concat(F.lit(f"{mark_of_value(name, _shown(field))} "), file))
+        refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(column=name, kind=_shown(field)))} "), file))
         return F.when(text.isNull() | is_kept, value).otherwise(refusal).alias(name, metadata=field.metadata)
 
     def _has_doubled_quote(self, frame: DataFrame, quote: str) -> Column:

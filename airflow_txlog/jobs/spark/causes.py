@@ -16,7 +16,15 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.datafiles.failures import SENTENCES, error_in, is_exception, is_own_source, row_does_not_fit, text_of
+from airflow_txlog.datafiles.failures import (
+    SENTENCES,
+    Misfit,
+    error_in,
+    is_exception,
+    is_own_source,
+    row_does_not_fit,
+    text_of,
+)
 from airflow_txlog.errors import TxlogError
 
 if TYPE_CHECKING:
@@ -257,14 +265,14 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
 
 # Columns whose values our own expressions refuse, by marks that no other text has.
 _SECRET = secrets.token_bytes(16)
-_MARKED: dict[str, tuple[str | None, str]] = {}
+_MARKED: dict[str, Misfit] = {}
 _RAISED_BY_SQL = "USER_RAISED_EXCEPTION"
 
 
-def mark_of_value(column: str | None, kind: str) -> str:
-    """Return a text that an expression raises, followed by a blank and a file, for a value of this or of any column."""
-    mark = hashlib.sha256(_SECRET + f"{column or ''}\0{kind}".encode()).hexdigest()
-    _MARKED[mark] = (column, kind)
+def mark_of(misfit: Misfit) -> str:
+    """Return a text that an expression raises, followed by a blank and a file, for a row with this misfit."""
+    mark = hashlib.sha256(_SECRET + repr(misfit).encode()).hexdigest()
+    _MARKED[mark] = misfit
     return mark
 
 
@@ -273,7 +281,7 @@ def _refused_value(raised: str) -> TxlogError | None:
     found = _MARKED.get(mark)
     # Spark's `_metadata` has another form of a local URI than its other functions.
     file = re.sub(r"^file:/(?!/)", "file:///", file)
-    return None if found is None else row_does_not_fit(file or None, column=found[0], kind=found[1])
+    return None if found is None else row_does_not_fit(file or None, found)
 
 
 def _of_worker(cause: Cause, message: str) -> Cause:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_txlog.contract.job import JobSpec
-from airflow_txlog.datafiles.failures import OTHER_HEADER_TEXT, row_does_not_fit, text_of
+from airflow_txlog.datafiles.failures import OTHER_HEADER_TEXT, Misfit, row_does_not_fit, text_of
 from airflow_txlog.datafiles.installed import unfit_executor
 from airflow_txlog.errors import (
     ClusterLost,
@@ -137,7 +137,8 @@ def translate(error: Exception, what: str) -> TxlogError:
     if found is not None:
         return of_worker(found, what)
     if any((cause.condition or "").startswith(_MALFORMED) for cause in causes):
-        return row_does_not_fit(next((cause.facts["path"] for cause in causes if "path" in cause.facts), None))
+        file = next((cause.facts["path"] for cause in causes if "path" in cause.facts), None)
+        return row_does_not_fit(file, Misfit())
     # Before any other match: Spark's message about the data quotes a value, which may look like any failure.
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
