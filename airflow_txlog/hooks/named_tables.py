@@ -23,7 +23,7 @@ NAME = "table"
 """The annotation of a job, and so the tag of its commit, with the name of the table."""
 
 # The fields of records that hold sources, and those that hold another table's place.
-_SOURCES, _TABLES = ("source", "keys"), ("samples_to", "quarantine_uri")
+_SOURCES, _TABLES = ("source", "keys", "subjects"), ("samples_to", "quarantine_uri")
 
 REGISTERED, UPDATED, FAILED = "registered", "updated", "failed"
 """The outcomes of keeping a catalog up to date, as XCom has them."""

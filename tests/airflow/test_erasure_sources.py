@@ -172,6 +172,12 @@ def test_the_request_that_refuses_all_others_is_named(tmp_path: Path) -> None:
         assert users.latest_version() == 1
 
 
+def test_a_wrong_source_is_refused_by_the_name_of_the_argument_that_gives_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJobSpec, match=r"subjects\.source\.path must") as raised:
+        erase(tmp_path, {"/lake/users": "email"}, subjects=files("week.parquet"))
+    assert raised.value.facts["argument"] == "arguments.subjects.source.path"
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_table_under_legal_hold_that_cannot_be_opened_may_be_a_clone_and_is_named(
     tmp_path: Path, *, is_there: bool

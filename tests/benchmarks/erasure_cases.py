@@ -150,7 +150,10 @@ def do(work: str, table: Table, count: int, reports: str) -> None:
         if work == "requests":
             requests: dict[str, Any] = {"requests": {f"r-{number}": each for number, each in enumerate(keys)}}
         else:
-            requests = {"keys": {"column": "email", "values": [each["values"][0] for each in keys]}, "request_id": "r"}
+            requests = {
+                "subjects": {"column": "email", "values": [each["values"][0] for each in keys]},
+                "request_id": "r",
+            }
         done = committed(run(None, "erase", table, writer_hours=0, **requests, **given))
         assert done.metrics["numDeletedRows"] == len(keys), done.metrics
         if work == "erase":
@@ -161,7 +164,7 @@ def do(work: str, table: Table, count: int, reports: str) -> None:
     start = "person." if work == "verify-near" else "somebody-"
     values = [f"{start}{number * 3997:09d}@{ending}" for number in range(1 if work == "verify-one" else count)]
     keys_of_all = {"column": "email", "values": values}
-    is_clean(run(None, "verify_erasure", table, keys=keys_of_all, request_id="r", **given))
+    is_clean(run(None, "verify_erasure", table, subjects=keys_of_all, request_id="r", **given))
 
 
 def is_clean(result: Any) -> None:

@@ -82,7 +82,9 @@ def test_delta_spark_writes_before_a_step(
         return call(*given, **named)
 
     monkeypatch.setattr(steps, name, after_the_other)
-    result = run(None, "erase", place, keys={"column": "email", "values": [SUBJECT]}, request_id="r", writer_hours=0)
+    result = run(
+        None, "erase", place, subjects={"column": "email", "values": [SUBJECT]}, request_id="r", writer_hours=0
+    )
     assert result.error is None
     assert not pending
     emails = Table.open(place).to_arrow(columns=["email"]).column(0).to_pylist()

@@ -67,7 +67,9 @@ def test_another_engine_writes_before_a_step(
         return step(*given, **named)
 
     monkeypatch.setattr(steps, name, after_the_other)
-    result = run(None, "erase", table, keys={"column": "email", "values": [SUBJECT]}, request_id="r", writer_hours=0)
+    result = run(
+        None, "erase", table, subjects={"column": "email", "values": [SUBJECT]}, request_id="r", writer_hours=0
+    )
     assert result.error is None
     assert not pending
     emails = Table.open(table.uri).to_arrow(columns=["email"]).column(0).to_pylist()

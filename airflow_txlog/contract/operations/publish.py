@@ -127,7 +127,7 @@ class Rollback(Operation, frozen=True, kw_only=True, tag="rollback"):
 class OfSubjects(Operation, frozen=True, kw_only=True):
     """An operation on the subjects of an erasure, by a column of the table or a member of a struct.
 
-    `keys`: those of one request. `requests`: those of several, by the ids of the requests, all by one column.
+    `subjects`: those of one request. `requests`: those of several, by the ids of the requests, all by one column.
     `statements`: texts of the author that the report shows, and that may name no subject.
     """
 
@@ -135,12 +135,12 @@ class OfSubjects(Operation, frozen=True, kw_only=True):
     uses_ledger = True
 
     request_id: Text | None = None
-    keys: AnyKeys | None = None
+    subjects: AnyKeys | None = None
     requests: Annotated[dict[Text, AnyKeys], Meta(min_length=1, description="a non-empty mapping")] | None = None
     statements: Names = ()
 
     def check(self) -> None:
-        want("arguments.keys", (self.keys is None) != (self.requests is None), "given, or requests instead")
+        want("arguments.subjects", (self.subjects is None) != (self.requests is None), "given, or requests instead")
         want("arguments.request_id", None in (self.request_id, self.requests), "None with requests")
         columns = {each.column for each in self.by_request.values()}
         want("arguments.requests", len(columns) == 1, "of one column")
@@ -148,8 +148,8 @@ class OfSubjects(Operation, frozen=True, kw_only=True):
     @property
     def by_request(self) -> dict[str, KeyValues | KeySource]:
         """The subjects of each request; those of a single one without an id under `UNNAMED`."""
-        if self.keys is not None:
-            return {self.request_id or UNNAMED: self.keys}
+        if self.subjects is not None:
+            return {self.request_id or UNNAMED: self.subjects}
         return self.requests or {}
 
     @property

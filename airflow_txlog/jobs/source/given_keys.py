@@ -56,7 +56,7 @@ def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapsho
             if len(described.by_request) == 1:
                 raise
             raise type(error)(f"request {name}: {error.message}", **error.facts) from error
-    if isinstance(described.keys, KeySource) and not any(map(len, given.values())):
+    if isinstance(described.subjects, KeySource) and not any(map(len, given.values())):
         context.log("the source of the subjects has no row: nothing is to be done")
         return None
     requests = Requests.of(snapshot, described.column, given).named(context.table)

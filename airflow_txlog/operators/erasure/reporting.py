@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ from airflow_txlog.operators.progress import report_result
 
 if TYPE_CHECKING:
     from airflow_txlog.contract.job import JobSpec
-    from airflow_txlog.hooks.txlog import TxlogHook
 
 # The requests that a log names.
 _MOST_NAMED = 20
@@ -176,8 +174,8 @@ class ErasureOperator(ManyJobsOperator):
     def subjects_by(self, column: str) -> dict[str, Any]:
         """Return the fields of a record that have the subjects, as values of a column."""
         if self.requests is None:
-            keys = keys_of("subjects", column, self.subjects, self.source_column)
-            return {"keys": keys, "request_id": self.request_id, "statements": self._statements}
+            subjects = keys_of("subjects", column, self.subjects, self.source_column)
+            return {"subjects": subjects, "request_id": self.request_id, "statements": self._statements}
         if not isinstance(self.requests, Mapping):
             raise InvalidJobSpec("requests is known when the task runs.", argument="requests")
         given = self.requests.items()
@@ -233,19 +231,11 @@ class ErasureOperator(ManyJobsOperator):
         return alike if len(alike) > 1 and has_sources else ()
 
     def fields_of(self, argument: str) -> Collection[str]:
-        if argument in ("keys", "requests"):
+        if argument in ("subjects", "requests"):
             return ("tables", "subjects", "requests", "source_column")
         if argument == "statements":
             return ("declared", "legal_hold")
         return (argument,)
-
-    def _spec(self, table_uri: str, hook: TxlogHook | None = None) -> JobSpec:
-        try:
-            return super()._spec(table_uri, hook)
-        except InvalidJobSpec as error:
-            # The author knows the keys of the job by another name.
-            message = re.sub(r"\bkeys(?=\.| must| is)", "subjects", error.message)
-            raise InvalidJobSpec(message, argument=error.facts.get("argument")) from error
 
     def spec_for(self, context: Mapping[str, Any], operation: Operation, table_uri: str) -> JobSpec:
         return super().spec_for(context, operation, table_uri).replace(records_key=self._records_key)

@@ -245,14 +245,14 @@ def test_unfinished_uploads_of_tables_below_and_in_a_shared_folder_stay(
     make_table(tmp_path / "t" / "inner", rows(SUBJECT))
     keys = {"column": "email", "values": [SUBJECT]}
     lines: list[str] = []
-    assert run(None, "erase", table, keys=keys, writer_hours=0, log=lines.append).error is None
+    assert run(None, "erase", table, subjects=keys, writer_hours=0, log=lines.append).error is None
     assert asked == [("inner/",)]
     assert any("some unfinished uploads" in line and "PermissionError" in line for line in lines)
     (tmp_path / "u").mkdir()
     (tmp_path / "u" / "notes.txt").write_text("x")
     shared = Table.create(tmp_path / "u", SCHEMA, allow_non_empty=True)
     append(shared, rows(*OTHERS))
-    assert run(None, "erase", shared, keys=keys, writer_hours=0, log=lines.append).error is None
+    assert run(None, "erase", shared, subjects=keys, writer_hours=0, log=lines.append).error is None
     assert len(asked) == 1
     assert any("the folder is shared: unfinished uploads" in line for line in lines)
 

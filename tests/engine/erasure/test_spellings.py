@@ -243,7 +243,7 @@ def test_a_number_counts_in_a_dropped_column_that_had_the_name_of_the_key(tmp_pa
     committed(run(None, "alter", table, drop_columns=["id"]))
     committed(run(None, "alter", table, add_columns={"id": "bigint"}))
     assert Table.open(table.uri).to_arrow(version=1).column("id").to_pylist() == [7312345, 5]
-    run(None, "erase", table, keys={"column": "id", "values": [7312345]}, writer_hours=0)
+    run(None, "erase", table, subjects={"column": "id", "values": [7312345]}, writer_hours=0)
     left = [each for each in Table.open(table.uri).find_traces("id", [7312345]) if not each.passes]
     assert any(each.path.endswith(".snappy.parquet") for each in left)
     assert not [each for each in Table.open(table.uri).find_traces("id", [7312346]) if not each.passes]
@@ -285,7 +285,7 @@ def test_a_key_of_many_spellings_is_compared_with_one_file_at_a_time(
         append(table, rows)
     compared, are_values = [], Forms.are_values
     monkeypatch.setattr(Forms, "are_values", lambda self, leaf: compared.append(len(leaf)) or are_values(self, leaf))
-    committed(run(None, "erase", table, keys={"column": column, "values": [given]}, writer_hours=0))
+    committed(run(None, "erase", table, subjects={"column": column, "values": [given]}, writer_hours=0))
     assert max(compared) <= 4
     assert Table.open(table.uri).to_arrow().num_rows == 9
 
@@ -355,7 +355,7 @@ def test_each_spelling_that_unicode_calls_the_same_text_is_erased_and_found(
     (verdict,) = (each for each in table.find_traces("email", [given]) if each.path.endswith(".parquet"))
     assert {trace.place for trace in verdict.traces} >= {"rows, column 'email'", "rows, column 'note'"}
     keys = {"column": "email", "values": [given]}
-    committed(run(None, "erase", table, keys=keys, writer_hours=0))
+    committed(run(None, "erase", table, subjects=keys, writer_hours=0))
     assert table.to_arrow(columns=["email"]).column(0).to_pylist() == ["bob@example.org"]
 
 
@@ -384,7 +384,7 @@ def test_a_spelling_that_was_not_tried_is_erased_and_found_in_the_key(
     append(table, rows)
     (verdict,) = (each for each in table.find_traces(column, [given]) if each.path.endswith(".parquet"))
     assert sum(trace.count for trace in verdict.traces if trace.place.startswith("rows")) == 2
-    committed(run(None, "erase", table, keys={"column": column, "values": [given]}, writer_hours=0))
+    committed(run(None, "erase", table, subjects={"column": column, "values": [given]}, writer_hours=0))
     left = table.to_arrow().column(0).combine_chunks()
     left = left if column == "email" else left.field("email")
     assert left.to_pylist() == ["bob@example.org", None]
@@ -406,7 +406,7 @@ def test_a_spelling_that_was_not_tried_leaves_no_partition(tmp_path: Path, prope
     table.checkpoint()
     held = [each.path for each in table.find_traces("email", [given]) if not each.passes]
     assert any(path.endswith(".checkpoint.parquet") for path in held)
-    committed(run(None, "erase", table, keys={"column": "email", "values": [given]}, writer_hours=0))
+    committed(run(None, "erase", table, subjects={"column": "email", "values": [given]}, writer_hours=0))
     assert table.to_arrow().column("n").to_pylist() == [2]
     assert all(each.passes for each in table.find_traces("email", [given]))
     assert holding(tmp_path, stored) == []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def erase(table: Table, *values: Any, column: str = "email", **more: Any) -> JobResult:
     keys = {"column": column, "values": encode_parameter(list(values or (SUBJECT,)), "keys")}
-    return run(None, "erase", table, **{"keys": keys, "writer_hours": 0, **more})
+    return run(None, "erase", table, **{"subjects": keys, "writer_hours": 0, **more})
 
 
 def test_one_job_deletes_purges_removes_and_cuts_and_shows_no_value(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_subjects_of_a_file_and_of_a_member_of_a_struct(tmp_path: Path) -> None:
     pq.write_table(pa.table({"who": [SUBJECT], "when": ["monday"]}), tmp_path / "requests" / "1.parquet")
     source = {"format": "parquet", "path": str(tmp_path / "requests")}
     keys = {"column": "customer.mail", "source": source, "source_column": "who"}
-    committed(erase(table, keys=keys))
+    committed(erase(table, subjects=keys))
     assert is_gone(table, column="customer.mail")
     assert table.to_arrow().column("id").to_pylist() == [1, 2, 3]
 
@@ -88,7 +88,7 @@ def test_the_first_subject_of_a_file_without_a_header_is_not_lost_as_the_name_of
     source = {"format": "parquet", "path": str(tmp_path / "requests.parquet")}
     lines: list[str] = []
     keys = {"column": "email", "source": source, "source_column": source_column}
-    error = error_of(run(None, "erase", table, keys=keys, writer_hours=0, log=lines.append))
+    error = error_of(run(None, "erase", table, subjects=keys, writer_hours=0, log=lines.append))
     assert error["type"] == "InvalidJobSpec"
     assert key not in repr((error, lines))
     assert table.to_arrow().num_rows == 4
@@ -201,7 +201,7 @@ def test_a_step_that_goes_on_in_spark_finds_its_keys_again(tmp_path: Path, spark
     table = make_table(tmp_path / "t", data, properties=VECTORS)
     keys = {"column": "key", "values": encode_parameter([value], "keys")}
     with tried_without_spark():
-        committed(run(spark, "erase", table, keys=keys, writer_hours=0))
+        committed(run(spark, "erase", table, subjects=keys, writer_hours=0))
     assert table.to_arrow().column("key").to_pylist() == ([0.0, 0.0, 2.0, None] if value else [1.5, 2.0, None])
     assert not list(folder_of(table).glob("txlog-inputs-*"))
 
@@ -213,7 +213,7 @@ def test_a_step_of_an_erasure_that_fails_in_spark_leaves_no_keys(tmp_path: Path,
     data.write_bytes(b"PAR1")
     keys = {"column": "key", "values": encode_parameter([1.5], "keys")}
     with tried_without_spark():
-        error_of(run(spark, "erase", table, keys=keys, writer_hours=0))
+        error_of(run(spark, "erase", table, subjects=keys, writer_hours=0))
     assert not list(folder_of(table).glob("txlog-inputs-*"))
 
 
@@ -244,7 +244,7 @@ def test_subjects_that_the_column_cannot_hold_are_refused_before_anything_is_don
     table = make_table(tmp_path / "t", rows(SUBJECT, *OTHERS))
     assert error_of(erase(table, "x", column="none"))["type"] == "UnknownColumn"
     assert error_of(erase(table, "no number", column="number"))["type"] == "InvalidInput"
-    assert error_of(run(None, "erase", table, keys={"column": "email", "values": []}))["type"] == "InvalidInput"
+    assert error_of(run(None, "erase", table, subjects={"column": "email", "values": []}))["type"] == "InvalidInput"
     assert table.snapshot().version == 1
 
 

@@ -290,7 +290,7 @@ def test_a_restore_that_meets_an_erasure_which_finds_no_row_is_not_made(tmp_path
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(erase_job, "optimize", _killed)
             with pytest.raises(Killed):
-                guarded(tmp_path, "erase", table, keys=keys, request_id="r-7", writer_hours=0)
+                guarded(tmp_path, "erase", table, subjects=keys, request_id="r-7", writer_hours=0)
 
     with after_comparison(1, deleted):
         error = error_of(guarded(tmp_path, "restore", table, version=2))

@@ -47,7 +47,7 @@ def folder_of(table: Table) -> Path:
 
 
 def spec_of(table: Table, reports: Path, values: list[Any], column: str = "email", **more: Any) -> JobSpec:
-    arguments = {"keys": {"column": column, "values": values}, "report_uri": str(reports)}
+    arguments = {"subjects": {"column": column, "values": values}, "report_uri": str(reports)}
     return job_spec(operation="verify_erasure", table_uri=table.uri, arguments=arguments).replace(**more)
 
 
@@ -242,7 +242,7 @@ def test_files_of_another_table_that_a_shallow_clone_reads_are_opened_or_not_rea
     def left(**access: bool) -> set[tuple[str, str]]:
         keys = {"column": "email", "values": [SUBJECT]}
         reports = str(clone.parent / "reports")
-        arguments = {"keys": keys, "report_uri": reports}
+        arguments = {"subjects": keys, "report_uri": reports}
         result = run_job(
             job_spec(operation="verify_erasure", table_uri=str(clone), arguments=arguments, **access), None
         )

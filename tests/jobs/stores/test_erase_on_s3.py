@@ -31,11 +31,13 @@ def test_a_subject_leaves_the_objects_of_a_bucket_and_their_names() -> None:
             append(table, pa.table({"email": [SUBJECT, "bob@example.org"], "n": [number, number]}, schema=schema))
         keys = {"column": "email", "values": [SUBJECT]}
         options = s3.plain_options()
-        done = committed(run(None, "erase", table, keys=keys, writer_hours=0, storage_options=options))
+        done = committed(run(None, "erase", table, subjects=keys, writer_hours=0, storage_options=options))
         assert done.metrics["numDeletedRows"] == 3
         assert [each for each in table.find_traces("email", [SUBJECT]) if not each.passes] == []
         assert table.to_arrow().num_rows == 3
-        assert run(None, "erase", table, keys=keys, writer_hours=0, storage_options=options).status == "nothing_to_do"
+        assert (
+            run(None, "erase", table, subjects=keys, writer_hours=0, storage_options=options).status == "nothing_to_do"
+        )
 
 
 @pytest.mark.long("a real S3 server")
@@ -45,7 +47,7 @@ def test_an_erasure_drops_the_upload_that_a_killed_writer_left_unfinished() -> N
     append(table, pa.table({"email": ["bob@example.org"]}, schema=schema))
     file = table.store.open_new("killed.parquet")
     file.write(SUBJECT.encode() * 900_000)
-    given = {"keys": {"column": "email", "values": [SUBJECT]}, "storage_options": s3.plain_options()}
+    given = {"subjects": {"column": "email", "values": [SUBJECT]}, "storage_options": s3.plain_options()}
     lines: list[str] = []
     assert run(None, "erase", table, writer_hours=24, log=lines.append, **given).error is None
     assert not any("unfinished" in line for line in lines)
