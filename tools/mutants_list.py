@@ -48,6 +48,8 @@ RETRY_POLICY = "tests/airflow/policies/test_retry_policy.py"
 CLOUDS = "tests/storage/test_clouds.py"
 KEPT_IDS = "tests/jobs/rows/test_row_tracking.py"
 CLAUSES = "tests/jobs/operations/merge/test_clauses.py"
+JOIN_STRATEGY = "tests/jobs/operations/merge/test_join_strategy.py"
+BATCHES = "tests/jobs/files/test_batches.py"
 REPLACE_USING = "tests/jobs/operations/write/test_replace_using.py"
 FOOTER_FORMS = "tests/datafiles/parquet/test_footer_forms.py"
 CONVERT = "tests/jobs/operations/test_convert.py"
@@ -678,6 +680,22 @@ FAULTS = (
         old='[] if ids is None else [f"{t}.{KEPT_ID_COLUMN}"]',
         new='[] if ids is None else [f"CAST(NULL AS BIGINT) AS {KEPT_ID_COLUMN}"]',
         tests=(KEPT_IDS,),
+    ),
+    Fault(
+        name="rows-of-a-sorted-join-taken-for-those-of-the-file",
+        breaks="rows that Spark has sorted by the source are joined to their files by their order",
+        file="airflow_txlog/jobs/operations/merge/by_spark.py",
+        old="        if not by_source and size_bytes < self.context.limits.broadcast_bytes:",
+        new="        if not by_source:",
+        tests=(JOIN_STRATEGY,),
+    ),
+    Fault(
+        name="width-of-the-first-text-only",
+        breaks="a row whose later texts are long is sent to a Python worker without a bound of bytes",
+        file="airflow_txlog/jobs/files/frames.py",
+        old="for text in texts.values())",
+        new="for text in [*texts.values()][:1])",
+        tests=(BATCHES,),
     ),
     # --- jobs without Spark -----------------------------------------------------------------------------------------
     Fault(

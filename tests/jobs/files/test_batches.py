@@ -70,6 +70,16 @@ def test_rows_with_one_that_is_wide_come_under_sparks_own_bound(spark: SparkSess
     assert [spark.conf.get(name) for name in _SETTINGS] == before
 
 
+def test_a_row_is_as_wide_as_all_its_texts(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT 'abcd' AS one, 1 AS id, 'efgh' AS two")
+    for most_bytes, is_wide in ((8, False), (7, True)):
+        narrow = of_narrow_rows(rows, {field.name: field.dataType for field in rows.schema}, most_bytes)
+        assert narrow is not None
+        logged: list[str] = []
+        found = collect_narrow(spark, narrow, lambda: rows, "read", logged.append)
+        assert (found.to_pylist(), bool(logged)) == ([{"one": "abcd", "id": 1, "two": "efgh"}], is_wide)
+
+
 @pytest.mark.parametrize("sql", ["array('a')", "named_struct('a', 'b')", "map('a', 1)", "'a' COLLATE UTF8_LCASE"])
 def test_a_width_that_spark_would_have_to_measure_is_left_to_its_bound(spark: SparkSession, sql: str) -> None:
     rows = spark.sql(f"SELECT 1 AS id, {sql} AS c1")
@@ -113,4 +123,5 @@ def test_the_garbage_collection_after_a_task_passes_over_what_its_worker_has_loa
     here = gc.get_freeze_count()
     frame = through(spark.range(0, 2, 1, 2), _frozen, pa.schema([("objects", pa.int64())]))
     assert min(frame.toArrow().column("objects").to_pylist()) > 10_000
-    assert gc.get_freeze_count() == here
+    # Frozen objects may die meanwhile.
+    assert gc.get_freeze_count() <= here
