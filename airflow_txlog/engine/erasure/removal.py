@@ -30,6 +30,7 @@ from airflow_txlog.engine.checkpointing import (
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.described_files import DESCRIBED, described, is_gone
 from airflow_txlog.engine.erasure.forgotten_deletions import erase_tombstones
+from airflow_txlog.engine.erasure.hidden_partitions import in_hidden_partitions
 from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, ObjectVerdict, verdict_on
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
@@ -212,8 +213,8 @@ class _Removing:
         """Delete the files that hold a value and may go. Return their number and their bytes."""
         begun = self._table.begin().snapshot
         assert begun is not None
-        named = self._in_tombstones(begun)
         unneeded = list(self._unneeded(begun))
+        named = in_hidden_partitions(begun, self._forms, (info.path for info in unneeded))
         self._drop_uploads()
         self._held = [info for info in unneeded if not info.path.startswith(_LOG) and self._holds(info, named)]
         self._clean.difference_update(self._found)
@@ -264,30 +265,6 @@ class _Removing:
             is_ours = is_leftover(info.path) if is_log else visibility.is_visible(info.path) or _is_sum(info.path)
             if is_ours and info.path not in named.needed:
                 yield info
-
-    def _in_tombstones(self, snapshot: Snapshot) -> Collection[str]:
-        """Return the paths of deleted files whose partition a value names. The log keeps it as long as the file.
-
-        The files of a table with mapped columns do not show their partition, neither in their path nor in a column.
-        """
-        if not snapshot.partition_columns:
-            return ()
-        tombstones = snapshot.state.tombstones
-        paths = canonical_paths(tombstones.column("path"), self._store.root).to_pylist()
-        partitions = [tuple(each or ()) for each in tombstones.column("partition_values").to_pylist()]
-        # The removes of other writers may lack them. The value is unknown then, unless the path shows it.
-        own = {name.lower() for name in self._forms.paths}
-        is_by_key = any(name.lower() in own for name in snapshot.partition_columns)
-        unknown = {
-            path
-            for path, partition in zip(paths, partitions, strict=True)
-            if is_by_key and not partition and not any(f"{name}=" in path.lower() for name in own)
-        }
-        holds = {
-            partition: any(self._forms.in_text(value or "", name) for name, value in partition)
-            for partition in set(partitions)
-        }
-        return unknown | {path for path, partition in zip(paths, partitions, strict=True) if holds[partition]}
 
     def waits(self) -> list[Wait]:
         """Return the files that were to go and may not yet."""
