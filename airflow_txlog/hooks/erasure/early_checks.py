@@ -1,7 +1,7 @@
 """The checks that an erasure makes before its first delete: nothing that is used at its end may fail only then.
 
 The invariant: no table is changed. The folder of the report gets one empty file, which is deleted again. If a try is
-killed before that, the next one deletes it. A folder in which nothing may be deleted keeps one of each try.
+killed before that, one of an hour later deletes it. A folder in which nothing may be deleted keeps one of each try.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_txlog.errors import InvalidJobSpec, TableError, UnsupportedFeature
 if TYPE_CHECKING:
     from airflow_txlog.hooks.txlog import TxlogHook
 
-_PROBE = "txlog-write-check-"
+_PROBE, _PROBE_MS = "txlog-write-check-", 3_600_000
 
 
 def check_subjects(
@@ -97,5 +97,8 @@ def check_folder(hook: TxlogHook, report_uri: str, places: Collection[str]) -> N
     # A folder may allow writing alone, or forbid to list it.
     with suppress(OSError):
         store.delete(probe)
+        # Another task may be writing a younger one now.
+        before_ms = store.now_ms() - _PROBE_MS
         for left in list(store.walk(lambda folder: None, prefix=_PROBE)):
-            store.delete(left.path)
+            if left.modified_ms < before_ms:
+                store.delete(left.path)
