@@ -20,6 +20,7 @@ from airflow.exceptions import AirflowNotFoundException, AirflowRescheduleExcept
 
 from airflow_txlog.cli.erasure import digest_subjects, show_public_key
 from airflow_txlog.contract.erasure import check_report
+from airflow_txlog.contract.erasure.report import NO_ROW_FOUND
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.ledger import create_ledger, recorded_in
 from airflow_txlog.errors import (
@@ -62,7 +63,9 @@ def report_of(tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())["report"])
 
 
-def test_subjects_leave_all_tables_and_the_report_is_complete(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_subjects_leave_all_tables_and_the_report_is_complete(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     caplog.set_level(logging.INFO)
     users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS), properties=VECTORS | FEED)
     by_key = make_table(tmp_path / "orders", rows(*OTHERS), rows(SUBJECT), partition_by=["email"])
@@ -95,7 +98,9 @@ def test_subjects_leave_all_tables_and_the_report_is_complete(tmp_path: Path, ca
         assert not any((tmp_path / folder / entry["path"]).exists() for entry in deleted)
     (path,) = (tmp_path / "reports").glob("r-17-*.json")
     assert check_report.main([str(path), str(xcom["public_key"])]) == 0
-    assert "zo" not in caplog.text.replace("zone", "")
+    said = caplog.text + "".join(capsys.readouterr())
+    assert "the report of request r-17 is complete" in said
+    assert "zo" not in said.replace("zone", "")
     # The next run of the same task has nothing left to do.
     version = users.snapshot().version
     assert erase(tmp_path, tables, legal_hold={held.uri: "case"}, request_id="r-18")["complete"]
@@ -367,14 +372,18 @@ def test_the_report_counts_rows_and_names_the_versions_that_ended(tmp_path: Path
     assert "0-1" in table["steps"][-1]["ended_versions"]
 
 
-def test_the_report_on_a_person_who_is_not_there_says_so(tmp_path: Path) -> None:
+def test_the_report_on_a_person_who_is_not_there_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     users = make_table(tmp_path / "users", rows(*OTHERS))
     assert erase(tmp_path, {users.uri: "email"})["complete"]
+    assert f"request r-17: {NO_ROW_FOUND}" in caplog.text + "".join(capsys.readouterr())
     report = report_of(tmp_path)
     assert set(report["times"].values()) == {None}
     assert [(each["num_deleted_rows"], each["num_erased_objects"]) for each in report["tables"]] == [(0, 0)]
     (page,) = (tmp_path / "reports").glob("r-17-*.html")
     assert "No row and no object of the subjects was found" in page.read_text()
+    assert NO_ROW_FOUND in page.read_text()
 
 
 def test_an_auditor_finds_the_person_of_a_report_by_the_digest_and_the_public_key(

@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from airflow_txlog.contract.erasure.check_report import OUT_OF_SCOPE, VERIFIED
+from airflow_txlog.contract.erasure.report import NO_ROW_FOUND, found_no_row
 
 _STYLE = """
 :root { color-scheme: light; --line: #d5dbe1; --soft: #f4f6f8; --text: #1c2733; --muted: #5b6876; }
@@ -87,6 +88,8 @@ def _result(body: Mapping[str, Any]) -> Iterable[str]:
         )
         yield f"<strong>Not complete</strong><p>{text}</p>"
     yield f"<p>{_number(len(tables) - len(held), 'table')}, {_number(objects, 'object')}.</p>"
+    if found_no_row(table.get("num_deleted_rows") for table in tables):
+        yield f"<p>{NO_ROW_FOUND}</p>"
     if held:
         yield f"<p>{_number(len(held), 'table')} under a legal hold: not erased, and not part of this result.</p>"
     yield "</div>"

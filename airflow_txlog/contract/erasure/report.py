@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -119,6 +119,15 @@ class Findings:
         if self.state != VERIFIED:
             return f"{self.state} ({self.reason})"
         return ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+
+
+NO_ROW_FOUND = "The erasure found no row of a subject. Are the keys written as the tables store them?"
+
+
+def found_no_row(deleted: Iterable[int | None]) -> bool:
+    """Return whether an erasure deleted no row, given the `num_deleted_rows` of its tables."""
+    known = [each for each in deleted if each is not None]
+    return bool(known) and not any(known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

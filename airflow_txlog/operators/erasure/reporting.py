@@ -7,7 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.contract.erasure.report import CHECKLIST, ErasureReport, Findings, Times, check_request_id
+from airflow_txlog.contract.erasure.report import (
+    CHECKLIST,
+    NO_ROW_FOUND,
+    ErasureReport,
+    Findings,
+    Times,
+    check_request_id,
+    found_no_row,
+)
 from airflow_txlog.contract.operations import Operation, VerifyErasure
 from airflow_txlog.errors import (
     InvalidInput,
@@ -357,6 +365,8 @@ class ErasureOperator(ManyJobsOperator):
             self.log.info("the report of request %s is %s: %s", report.request_id, state, each.place.uri)
             for table in report.tables:
                 self.log.info("%s: %s", table.table, table.summary)
+            if found_no_row(table.num_deleted_rows for table in report.tables):
+                self.log.warning("request %s: %s", report.request_id, NO_ROW_FOUND)
         if written and written[0].public_key is not None:
             self.log.info("signed; check it with the public key %s", written[0].public_key)
         incomplete = [each for each in results if not each.report.is_complete]
