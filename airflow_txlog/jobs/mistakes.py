@@ -296,7 +296,7 @@ class _Checks:
                 raise unassignable(name, columns.names, self.context.root)
             if text.strip().upper() != "DEFAULT":
                 check_listed(text)
-                check_names(text, rows, aliases_of(self.context.operation))
+                check_names(text, rows, f"{aliases_of(self.context.operation)}{_in_quotes(text)}")
 
     def _columns_of(self, source: AnySource, argument: str) -> StructType | None:
         """Return the columns of a source; None if only Spark knows them. Raises as `_look_for`."""
@@ -417,6 +417,11 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
         return False
     has_star = any(token.text == "*" for token in cut.tokens)
     return not has_star or all(isinstance(view, FileView) and view.format == "csv" for view in source.views.values())
+
+
+def _in_quotes(text: str) -> str:
+    """Return the advice to put a new value of one bare word into quotes, for the end of a message; else nothing."""
+    return f""" If it is a text, put it into quotes: "'{text.strip()}'".""" if text.strip().isidentifier() else ""
 
 
 def _evolved(table: StructType | None, source: StructType | None) -> StructType | None:
