@@ -160,9 +160,10 @@ class Misfit:
     separator: str | None = None
 
 
-def separator_of(line: str, count: int) -> str | None:
-    """Return the usual separator that cuts a line into this number of values, two or more; None if none does."""
-    return next((mark for mark in (";", "\t", "|", ",") if 1 < count == line.count(mark) + 1), None)
+def separator_of(line: str, count: int | None = None) -> str | None:
+    """Return the usual separator that cuts a line into two or more values: this number, if any is given."""
+    counts = ((mark, line.count(mark) + 1) for mark in (";", "\t", "|", ","))
+    return next((mark for mark, found in counts if found > 1 and count in (None, found)), None)
 
 
 def set_separator(mark: str) -> str:

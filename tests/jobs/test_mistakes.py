@@ -101,7 +101,7 @@ def test_a_wrong_alias_is_refused_with_the_aliases_and_the_columns_of_each_side(
         ("delete", {"predicate": None, "keys": {"column": "idd", "values": [1]}}, "idd", "Did you mean 'id'?"),
         ("alter", {"add_constraints": {"short": "length(naem) < 9"}}, "naem", "Did you mean 'name'?"),
         ("update", {"set": {"name": "upper(naem)"}}, "naem", "called t. target_alias sets this name."),
-        ("update", {"set": {"name": "removed"}}, "removed", """If it is a text, put it into quotes: "'removed'". The"""),
+        ("update", {"set": {"name": "removed"}}, "removed", """put it into quotes: "'removed'". The"""),
         ("update", {"set": {"name": "target.name"}}, "target.name", "no rows that it sees are called 'target'."),
         ("delete", {"predicate": "t.id = 1"}, "t.id", "called 't'. Write the column without an alias: id."),
         ("update", {"set": {"naem": "upper(name)"}}, "naem", "Did you mean 'name'?"),

@@ -36,11 +36,6 @@ _READERS = 16
 # A header is short, and a request for it too.
 _BLOCK_BYTES = 64 * 1024
 _MOST_BYTES = 1024 * 1024
-_ADVICE = (
-    "Nothing was read. Write the schema in the order of the file, or set the option enforceSchema=true to take the "
-    "columns by position, whatever the header says."
-)
-
 _ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 Opener = Callable[[str], AbstractContextManager[Any]]
@@ -107,7 +102,7 @@ def check_headers(
             if header is not None and names is None:
                 first, names = path, header
             elif header is not None and names is not None and _lower(header) != _lower(names):
-                raise _other_header(path, header, names, first)
+                raise _other_header(path, header, names, first, given_separator(options_of(view)))
     except _OnlySpark as error:
         if only_here and isinstance(error.__cause__, InvalidInput):
             raise error.__cause__ from None
@@ -141,44 +136,67 @@ def names_in_files(view: FileView, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower() != corrupt]
 
 
-def _other_header(path: str, header: Sequence[str], names: Sequence[str], first: str | None) -> SchemaMismatch:
+def _other_header(
+    path: str, header: Sequence[str], names: Sequence[str], first: str | None, mark: str
+) -> SchemaMismatch:
     """Return the error for a file with this header and other names of its columns: those of the file `first`, if any.
 
-    The first line of a file may be a row. Only names of the schema are shown.
+    `mark`: the source's separator. The first line of a file may be a row. Only names of the schema are shown.
     """
     ours, theirs = _lower(names), _lower(header)
     pairs = zip(theirs, ours, strict=False)
     at = next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(header), len(names)))
     counts = f"The file has {len(header)} columns"
     if first is not None:
+        advice = "Have the files written with one header, or read those of each header by a path of their own."
+        if sorted(theirs) != sorted(ours):
+            advice = f'If the files have no header, leave out the option "header". {advice}'
         return SchemaMismatch(
             f"The header of the source's file {path} is not that of the file {first}: column {at + 1} differs. "
-            f"{counts}, and the other {len(names)}. {_ADVICE}",
+            f"{counts}, and the other {len(names)}. Nothing was read. {advice}",
             columns=[],
             file=path,
             found=[],
         )
     facts = {"columns": list(names), "file": path, "found": [name for name in header if name.strip().lower() in ours]}
-    other = separator_of(header[0], len(names)) if len(header) == 1 else None
-    if other is not None and _lower(header[0].split(other)) == ours:
+    # Also in a row with commas in its numbers.
+    other = separator_of(mark.join(header), len(names)) if len(header) != len(names) else None
+    other = other or (separator_of(header[0]) if len(header) == 1 else None)
+    separator = "" if other is None else f" {set_separator(other)}"
+    if other is not None and set(_lower(mark.join(header).split(other))) & set(ours):
         return SchemaMismatch(
-            f"The header of the source's file {path} has the columns of the schema, with another separator than the "
-            f"source's. Nothing was read. {set_separator(other)}",
+            f"The header of the source's file {path} has columns of the schema, with another separator than the "
+            f"source's. Nothing was read.{separator}",
             **facts,
         )
     if not facts["found"]:
         return SchemaMismatch(
             f"The first line of the source's file {path} has none of the columns of the schema ({', '.join(names)}). "
-            f"Does the file have a header? {_ADVICE}",
+            f'Nothing was read. If the file has no header, leave out the option "header".{separator} '
+            f"{_other_names(theirs, ours)}",
             **facts,
         )
     there = "missing" if at >= len(header) else repr(header[at]) if theirs[at] in ours else "another"
     wanted = repr(names[at]) if at < len(names) else "missing"
+    advice = _other_names(theirs, ours)
+    if sorted(theirs) == sorted(ours):
+        # Their values would be swapped by position.
+        advice = f"Write the schema in the order of the file: {', '.join(names[ours.index(each)] for each in theirs)}."
     return SchemaMismatch(
         f"The header of the source's file {path} is not that of the schema: column {at + 1} is {there} in the file, "
-        f"and {wanted} in the schema. {counts}. Expected: {', '.join(names)}. {_ADVICE}",
+        f"and {wanted} in the schema. {counts}. Expected: {', '.join(names)}. Nothing was read. {advice}",
         **facts,
     )
+
+
+def _other_names(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """Return the advice for a header without some names of the schema. By position no column may become another."""
+    advice = "If the first line is a header with other names, write the schema with the names of the file, in its order"
+    is_aligned = len(theirs) == len(ours) and all(
+        one == other or one not in ours for one, other in zip(theirs, ours, strict=True)
+    )
+    by_position = ", or set the option enforceSchema=true to take the columns by position"
+    return f"{advice}{by_position if is_aligned else ''}."
 
 
 def _lower(names: Sequence[str]) -> list[str]:

@@ -151,8 +151,8 @@ def translate(error: Exception, what: str) -> TxlogError:
         path = next((cause.facts["path"] for cause in causes if "path" in cause.facts), "of the source")
         return SchemaMismatch(
             f"The header of the source's file {path} does not have the names of the schema's columns, in their order. "
-            "Nothing was committed. Write the schema in the order of the file, or set the option enforceSchema=true to "
-            "take the columns by position, whatever the header says.",
+            'Nothing was committed. If the file has no header, leave out the option "header". Otherwise write the '
+            "schema with the names of the file, in its order.",
             file=path,
         )
     mismatch = next((cause.facts for cause in causes if cause.condition == _OTHER_TYPE), None)

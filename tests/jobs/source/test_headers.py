@@ -56,7 +56,28 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
     "an unnamed index": ({"a.csv": b"," + SAME + b"0," + ROW}, "column 1 is another in the file, and 'id'"),
     "another separator": ({"a.csv": SAME.replace(b",", b";")}, "with another separator"),
     "a row with the name of a column": ({"a.csv": b"4711,secret,amount,secret\n" + ROW}, "column 1 is another"),
-    "no header": ({"a.csv": b"7,2026-01-01,4711.25,secret\n" + ROW}, "Does the file have a header?"),
+    "some other names": (
+        {"a.csv": b"id,day,Betrag,customer\n" + ROW},
+        "If the first line is a header with other names, write the schema with the names of the "
+        "file, in its order, or set the option enforceSchema=true",
+    ),
+    "no header": (
+        {"a.csv": b"7,2026-01-01,4711.25,secret\n" + ROW},
+        'customer). Nothing was read. If the file has no header, leave out the option "header". If the first line is a '
+        "header with other names",
+    ),
+    "no header, and another separator": (
+        {"a.csv": b"7;2026-01-01;4711,25;secret\n" + ROW},
+        'leave out the option "header". If ";" separates its values, set the option "sep": ";". If the first',
+    ),
+    "no header, and another separator and number": (
+        {"a.csv": b"7\tsecret\n" + ROW},
+        'If "\\t" separates its values, set the option "sep": "\\t".',
+    ),
+    "some of the names, and another separator": (
+        {"a.csv": b"id|day|x\n" + ROW},
+        'a.csv has columns of the schema, with another separator than the source\'s. Nothing was read. If "|" sep',
+    ),
 }
 
 
@@ -95,6 +116,11 @@ def test_a_header_of_other_names_is_refused_before_a_row_is_read(
     assert text in error["message"]
     assert "secret" not in str(error)
     assert "4711" not in str(error)
+    # By position, a column would become another, or a row would be lost.
+    is_safe = "enforceSchema" not in error["message"] or "If the first line is a header with" in error["message"]
+    assert is_safe
+    if name in ("two columns changed", "quoted names", "gzip"):
+        assert error["message"].endswith("Write the schema in the order of the file: id, day, customer, amount.")
     assert error["facts"]["columns"] == ["id", "day", "amount", "customer"]
     assert Path(error["facts"]["file"].removeprefix("file://")).name in files
     with pytest.raises(TableNotFound):
@@ -122,6 +148,9 @@ def test_files_of_one_folder_without_a_schema_must_have_one_header(tmp_path: Pat
     error = error_of(run_job(spec, spark))
     assert "b.csv is not that of the file" in error["message"]
     assert "a.csv: column 2 differs. The file has 3 columns, and the other 3." in error["message"]
+    assert error["message"].endswith(
+        "Have the files written with one header, or read those of each header by a path of their own."
+    )
     # The first line of a file may be a row.
     assert (error["facts"]["columns"], error["facts"]["found"]) == ([], [])
     assert "amount" not in str(error)
