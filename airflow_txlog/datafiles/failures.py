@@ -147,17 +147,19 @@ def _is_identifier(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Misfit:
-    """Why a row of a CSV or JSON file does not fit, if known: at most one of `kind`, `quote` and `separator`.
+    """Why a row of a CSV or JSON file does not fit, if known: at most one of the fields after `column`.
 
     `kind`: the type of its column that a value is none of. `quote`: a value in quotes holds a doubled quote, and the
     escape is Spark's default; or a line ends inside of quotes. `separator`: this character cuts the line into the right
-    number of values, and the source's does not.
+    number of values, and the source's does not. `is_replaced`: a text holds U+FFFD, with which Spark replaces bytes
+    that are not UTF-8.
     """
 
     column: str | None = None
     kind: str = ""
     quote: Literal["doubled", "open"] | None = None
     separator: str | None = None
+    is_replaced: bool = False
 
 
 def separator_of(line: str, count: int | None = None) -> str | None:
@@ -176,7 +178,7 @@ def row_does_not_fit(file: str | None, misfit: Misfit, *, line: int | None = Non
     """Return the error for a row of a CSV or JSON file, with what is known of its place. It shows no value."""
     where = "A file of the source" if file is None else f"The source's file {file}"
     at = "" if line is None else f" in line {line}"
-    what, advice = _misread_quote(misfit) if misfit.quote is not None else _unfit_value(misfit, line)
+    what, advice = _misread_text(misfit) if misfit.quote or misfit.is_replaced else _unfit_value(misfit, line)
     return InvalidInput(
         f"{where} has{at} {what}. Nothing was committed, and the value is not shown. {advice}",
         file=file,
@@ -185,9 +187,15 @@ def row_does_not_fit(file: str | None, misfit: Misfit, *, line: int | None = Non
     )
 
 
-def _misread_quote(misfit: Misfit) -> tuple[str, str]:
+def _misread_text(misfit: Misfit) -> tuple[str, str]:
     """Return what is wrong, and the advice."""
     place = "" if misfit.column is None else f" in column {misfit.column!r}"
+    if misfit.is_replaced:
+        return (
+            f"a text that is not UTF-8{place}: Spark replaces its bytes with the character U+FFFD, which was found",
+            'Set the option "encoding" to that of the file, such as "ISO-8859-1". If the file is UTF-8 and has this '
+            'character itself, or if replaced characters are good enough, set "encoding": "UTF-8".',
+        )
     if misfit.quote == "doubled":
         return (
             f'a value with a doubled quote (""){place}, which '

@@ -64,7 +64,14 @@ from airflow_txlog.jobs.source.materialized import (
 )
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_of_files, why_spark_reads
 from airflow_txlog.jobs.source.stores import check_no_file_functions, read_files
-from airflow_txlog.jobs.source.strict_values import StrictColumns, given_columns, strict_columns, text_options
+from airflow_txlog.jobs.source.strict_values import (
+    StrictColumns,
+    check_cuts_lines,
+    check_shows_quotes,
+    given_columns,
+    strict_columns,
+    text_options,
+)
 from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
 from airflow_txlog.jobs.source.view_rows import rows_of_view
 from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe
@@ -209,6 +216,7 @@ def _view(
     if isinstance(view, RowsInProcess):
         return _written_down(context, given_rows(context, argument, target))
     try:
+        check_shows_quotes(view, argument)
         if is_listed_here(view.paths, argument):
             return _read_here(context, files_in_store(context, view, argument))
         return _on_disk(context, view, argument, reads_all=reads_all)
@@ -230,6 +238,7 @@ def _view(
 
 def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> Source:
     """Return files that Spark reads, or that it refuses and this package reads."""
+    check_cuts_lines(view, argument)
     is_plain = view.format == "parquet" and names_this_disk(context.spark)
     known = found_with_columns(context, view, argument) if is_plain and view.schema is None else None
     columns: str | StructType | None = view.schema
@@ -248,7 +257,8 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     strict = StrictColumns({})
     if is_strict(view):
         given = None if view.schema is None else given_columns(view.schema, argument)
-        has_bytes = context.executor.setting("spark.sql.json.enableExactStringParsing", "true").lower() == "true"
+        exact = context.executor.setting("spark.sql.json.enableExactStringParsing", "true").lower()
+        has_bytes = view.format == "csv" or exact == "true"
         strict = strict_columns(view, given, has_bytes=has_bytes)
         columns = strict.read_as(given) if given is not None and strict.fields else columns
     if columns is not None:

@@ -1,10 +1,10 @@
 """Values of CSV and JSON files that Spark's readers would change when they read them: errors in the mode FAILFAST.
 
-A doubled quote stays in a text if a CSV file has no option for the escape. Spark removes commas from the text of a
-DECIMAL, cuts its decimals, and drops the time of day from the text of a DATE. Here it reads such columns as texts, and
-its own cast converts the texts that keep their meaning. The invariant: the rows are those that Spark's reader gives, or
-the job fails. Left to Spark's reader are the values inside of structs, arrays and maps, and the numbers of JSON whose
-text it would first print through a double.
+A doubled quote stays in a text if a CSV file has no option for the escape, and bytes that are not UTF-8 are replaced if
+it has none for the encoding. Spark removes commas from the text of a DECIMAL, cuts its decimals, and drops the time of
+day from the text of a DATE. Here it reads such columns as texts, and its own cast converts the texts that keep their
+meaning. The invariant: the rows are those that Spark's reader gives, or the job fails. Left to Spark's reader are the
+values inside of structs, arrays and maps, and the numbers of JSON whose text it would first print through a double.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.failures import Misfit
+from airflow_txlog.datafiles.failures import Misfit, row_does_not_fit
 from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
 from airflow_txlog.errors import InvalidJobSpec
-from airflow_txlog.jobs.source.headers import checked_quote, given_separator
+from airflow_txlog.jobs.source.headers import checked_quote, given_encoding, given_separator
 from airflow_txlog.jobs.source.listing import is_strict, is_true, options_of
 from airflow_txlog.jobs.spark.causes import mark_of
 from airflow_txlog.jobs.sql.gate import quoted
@@ -40,6 +40,8 @@ _TEXTS = (StringType, BinaryType, VariantType)
 
 # Between the values of a row whose quotes are checked. A text may have any other character, also NUL.
 _BETWEEN = "\uffff"
+# In place of bytes that are not in the encoding of a file.
+_REPLACEMENT = "\ufffd"
 
 # In a schema as JSON. A name or a comment has no quote that is not escaped.
 _PADDED = re.compile(r'"(?:type|elementType|keyType|valueType)":"(?:var)?char\(')
@@ -65,19 +67,49 @@ def strict_options(view: FileView) -> dict[str, str]:
     return {"mode": "FAILFAST", **({"charToEscapeQuoteEscaping": _BETWEEN} if is_dropped else {})}
 
 
+def check_shows_quotes(view: FileView, argument: str) -> None:
+    """Raise InvalidJobSpec (`argument`) for options under which no value shows that it had a doubled quote."""
+    options, quote = options_of(view), checked_quote(view)
+    if quote is not None and ("singlevariantcolumn" in options or quote in options.get("nullvalue", "")):
+        raise InvalidJobSpec(
+            f"{argument}: doubled quotes cannot be found with the option singleVariantColumn or a nullValue that "
+            'has a quote. Set the option "escape" too: "\\"" if a quote in a text is written twice, "\\\\" otherwise. '
+            "Nothing was read.",
+            argument=f"{argument}.options",
+        )
+
+
+def check_cuts_lines(view: FileView, argument: str) -> None:
+    """Raise InvalidJobSpec (`argument`) for an encoding in which Spark would cut lines of CSV inside of a character."""
+    options = options_of(view)
+    encoding = given_encoding(options).upper()
+    # Spark looks for a line end byte by byte, and for one of an encoding with a mark only after a mark.
+    has_mark, is_wide = encoding in ("UTF-16", "UTF-32"), encoding.startswith(("UTF-16", "UTF-32"))
+    is_cut = has_mark or (is_wide and "linesep" not in options)
+    if view.format == "csv" and is_strict(view) and is_cut and not is_true(options, "multiline"):
+        raise InvalidJobSpec(
+            f"{argument}: Spark would cut lines of CSV in {encoding} inside of a character. Set the option "
+            '"multiLine": "true". Nothing was read.',
+            argument=f"{argument}.options",
+        )
+
+
 @dataclass(frozen=True)
 class StrictColumns:
     """The columns that Spark reads as texts, by name, with the types that they become.
 
     `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `separator`:
-    what is between values of CSV. `has_lines`: a value may have a line end. `folders`: the columns of folders, by
-    lower-case name.
+    what is between values of CSV. `has_lines`: a value may have a line end. `may_replace`: Spark may replace bytes of
+    texts, and no option asks for it. `shows_names`: the columns have the author's names, and none from a file's first
+    line, which may be a row. `folders`: the columns of folders, by lower-case name.
     """
 
     fields: Mapping[str, StructField]
     quote: str | None = None
     separator: str = ","
     has_lines: bool = False
+    may_replace: bool = False
+    shows_names: bool = False
     folders: frozenset[str] = frozenset()
 
     def read_as(self, schema: StructType) -> StructType:
@@ -98,26 +130,52 @@ class StrictColumns:
     @property
     def checks_any(self) -> bool:
         """Whether a value is checked."""
-        return bool(self.fields) or self.quote is not None
+        return bool(self.fields) or self._checks_texts
+
+    @property
+    def _checks_texts(self) -> bool:
+        return self.quote is not None or self.may_replace
 
     def converted(self, frame: DataFrame, *, names_files: bool) -> DataFrame:
-        """Return the rows with the values. `names_files`: Spark knows the file of a row."""
+        """Return the rows with the values. `names_files`: Spark knows the file of a row.
+
+        Raises InvalidInput if Spark has replaced bytes in the name of a column.
+        """
         if not self.checks_any:
             return frame
+        if self.may_replace and any(_REPLACEMENT in name for name in frame.columns):
+            raise row_does_not_fit(None, Misfit(is_replaced=True))
         # No filter passes below an expression that is not deterministic, such as input_file_name().
         is_hidden = "_metadata" not in map(str.lower, frame.columns)
         path = F.col("_metadata.file_path") if is_hidden else F.input_file_name()
         file = path if names_files else F.lit("")
-        has_texts = any(isinstance(each.dataType, _TEXTS) for each in frame.schema)
-        if self.quote is not None and has_texts:
-            refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(quote='doubled'))} "), file))
+        texts = [each.name for each in frame.schema if isinstance(each.dataType, _TEXTS)]
+        if self._checks_texts and texts:
             # A filter, so that a query that leaves the column out does not leave the check out.
-            frame = frame.where(F.when(self._has_doubled_quote(frame, self.quote), refusal).otherwise(F.lit(True)))
+            frame = frame.where(self._is_right(frame, texts, file))
         return frame.select(*(self._column(frame, name, file) for name in frame.columns))
+
+    def _is_right(self, frame: DataFrame, names: list[str], file: Column) -> Column:
+        """Return True for a row whose texts, in these columns, pass the checks. For any other one it raises."""
+        right = F.lit(True)
+        if self.quote is not None:
+            refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(quote='doubled'))} "), file))
+            right = F.when(self._has_doubled_quote(frame, self.quote), refusal).otherwise(right)
+        names = [name for name in names if name.lower() not in self.folders]
+        if self.may_replace and names:
+            texts = [frame[quoted(name)].cast("string") for name in names]
+            shown = [name if self.shows_names else None for name in names]
+            marks = " ".join(mark_of(Misfit(column=name, is_replaced=True)) for name in shown)
+            # Without a lambda: Spark compiles no filter that has one.
+            place = F.array_position(F.array(*(text.contains(_REPLACEMENT) for text in texts)), True)
+            mark = F.split_part(F.lit(marks), F.lit(" "), place.cast("int"))
+            refusal = F.raise_error(F.concat(mark, F.lit(" "), file))
+            right = F.when(F.concat_ws("", *texts).contains(_REPLACEMENT), refusal).otherwise(right)
+        return right
 
     def _column(self, frame: DataFrame, name: str, file: Column) -> Column:
         text, field = frame[quoted(name)], self.fields.get(name)
-        if field is None and self.quote is None:
+        if field is None and not self._checks_texts:
             return text
         if field is None:
             # Of a column in a condition Spark infers that it is not NULL, and would leave out rows for that before
@@ -166,8 +224,15 @@ def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool
         kinds += [DecimalType] if shows_numbers and "locale" not in options else []
         kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
     fields = {each.name: each for each in schema or () if isinstance(each.dataType, tuple(kinds))}
-    has_lines = is_true(options, "multiline")
-    return StrictColumns(fields, checked_quote(view), given_separator(options), has_lines=has_lines)
+    is_csv = view.format == "csv" and is_strict(view)
+    return StrictColumns(
+        fields,
+        checked_quote(view),
+        given_separator(options),
+        has_lines=is_true(options, "multiline"),
+        may_replace=is_csv and has_bytes and not {"encoding", "charset"} & options.keys(),
+        shows_names=schema is not None,
+    )
 
 
 def given_columns(schema: str, argument: str) -> StructType:

@@ -70,6 +70,86 @@ def test_values_are_checked_whatever_their_types_separator_and_filter(
     assert "does not fit" in error["message"] or "doubled quote" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"singleVariantColumn": "v"}, "escape"),
+        ({"nullValue": '6"'}, "escape"),
+        ({"encoding": "UTF-16LE"}, "multiLine"),
+        ({"encoding": "UTF-32"}, "multiLine"),
+        ({"charset": "utf-16", "lineSep": "\n"}, "multiLine"),
+    ],
+    ids=str,
+)
+def test_options_with_which_nothing_shows_what_is_wrong_are_refused(
+    tmp_path: Path, spark: SparkSession, options: dict[str, str], why: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x\n", encoding="utf-16-le")
+    source = {"format": "csv", "path": f"{tmp_path}/a.csv", "options": options}
+    error = error_of(
+        run_job(job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source}), spark)
+    )
+    assert error["type"] == "InvalidJobSpec"
+    assert f'"{why}"' in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        ("note STRING, town STRING", {}),
+        ("note STRING, town STRING", {"escape": '"', "multiLine": "true"}),
+        ("note BINARY, town BINARY", {"escape": "\\"}),
+        (None, {"singleVariantColumn": "town", "escape": '"'}),
+        (None, {"header": "true"}),
+    ],
+    ids=["plain", "lines", "binary", "one variant", "header"],
+)
+@pytest.mark.parametrize("text", ["a,Bod\xf8\n".encode("latin-1"), "a,Bod\ufffd\n".encode()], ids=["bytes", "text"])
+def test_bytes_that_spark_would_replace_are_an_error(
+    tmp_path: Path, spark: SparkSession, text: bytes, schema: str | None, options: dict[str, str]
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x,Oslo\n" * 3 + text)
+    source = {"format": "csv", "path": f"{tmp_path}/a.csv", "schema": schema, "options": options}
+    sources = [source] if schema is None else [source, {"sql": "SELECT note FROM v", "views": {"v": source}}]
+    for each in sources:
+        spec = job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": each})
+        error = error_of(run_job(spec, spark))
+        assert error["type"] == "InvalidInput"
+        # Without a schema the name may be a value of the file.
+        place = "" if schema is None else " in column 'town'"
+        assert f"a.csv has a text that is not UTF-8{place}: " in error["message"]
+        assert '"encoding"' in error["message"]
+        assert "Bod" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "found"), [({"encoding": "iso-8859-1"}, "Bod\xf8"), ({"charset": "UTF-8"}, "Bod\ufffd")], ids=str
+)
+def test_with_an_encoding_bytes_are_those_that_it_gives(
+    tmp_path: Path, spark: SparkSession, encoding: dict[str, str], found: str
+) -> None:
+    (tmp_path / "b.csv").write_bytes(b"a,Bod\xf8\n")
+    view = {"format": "csv", "schema": "note STRING, town STRING", "options": encoding}
+    assert rows_of(str(tmp_path), view, spark) == [["a", found]]
+
+
+def test_replaced_bytes_in_a_header_are_an_error(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,by\xf8\n1,x\n")
+    source = {"format": "csv", "path": f"{tmp_path}/a.csv", "options": {"header": "true"}}
+    spec = job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source})
+    assert "a text that is not UTF-8" in error_of(run_job(spec, spark))["message"]
+
+
+def test_a_store_refuses_such_bytes_and_reads_the_character(tmp_path: Path, spark: SparkSession, shelf: str) -> None:
+    view = {"format": "csv", "schema": "note STRING, town STRING"}
+    (tmp_path / "b.csv").write_bytes("a,Bod\ufffd\n".encode())
+    assert rows_of(f"{shelf}{tmp_path}", view, spark) == [["a", "Bod\ufffd"]]
+    (tmp_path / "b.csv").write_bytes(b"a,Bod\xf8\n")
+    source = view | {"path": f"{shelf}{tmp_path}/b.csv"}
+    spec = job_spec(operation="write", table_uri=f"{shelf}{tmp_path}/t", arguments={"source": source})
+    assert "cannot be read as CSV in UTF-8" in error_of(run_job(spec, spark))["message"]
+
+
 def test_one_column_of_a_file_in_a_store_is_written(tmp_path: Path, spark: SparkSession, shelf: str) -> None:
     (tmp_path / "a.csv").write_text("1,x,y\n")
     view = {"format": "csv", "path": f"{shelf}{tmp_path}/a.csv", "schema": TOWNS}
