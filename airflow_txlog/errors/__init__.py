@@ -381,7 +381,7 @@ class StagedChangeGone(TxlogError, facts="table id"):
 
 
 class SourceNotFound(TxlogError, facts="argument"):
-    """A file, a folder with files, or a table that the job reads does not exist. Nothing was changed."""
+    """A file, a folder with files, or a table that the job reads does not exist. This run changed nothing."""
 
 
 class JobError(TxlogError, facts="cause_type log_tail"):

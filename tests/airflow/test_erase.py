@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from airflow.exceptions import AirflowNotFoundException, AirflowRescheduleException
 
@@ -350,6 +352,24 @@ def test_a_source_that_is_emptied_during_the_erasure_makes_no_complete_report(
     with pytest.raises(ErasureIncomplete):
         erase(tmp_path, {users.uri: "email"}, subjects=table_source(source.uri), source_column="email")
     assert report_of(tmp_path)["tables"][0]["state"] == "not verified"
+
+
+def test_a_source_that_goes_during_the_erasure_is_not_said_to_have_changed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = make_table(tmp_path / "users", rows(SUBJECT, *OTHERS))
+    source = tmp_path / "week.parquet"
+    pq.write_table(pa.table({"email": [SUBJECT]}), source)
+    verified = DeltaEraseOperator.verified
+
+    def late(operator: DeltaEraseOperator, *given: Any) -> Any:
+        source.unlink()
+        return verified(operator, *given)
+
+    monkeypatch.setattr(DeltaEraseOperator, "verified", late)
+    with pytest.raises(SourceNotFound, match=r"subjects\.source: .* This run of the job changed nothing\.$"):
+        erase(tmp_path, {users.uri: "email"}, subjects=files(str(source)))
+    assert users.latest_version() > 1
 
 
 def test_the_report_counts_rows_and_names_the_versions_that_ended(tmp_path: Path) -> None:

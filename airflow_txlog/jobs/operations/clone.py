@@ -221,7 +221,8 @@ class _Clone:
                 head = table.snapshot()
             except TableNotFound as error:
                 raise SourceNotFound(
-                    f"The source table {record.source.table} does not exist (yet). Nothing was changed.",
+                    f"The source table {record.source.table} does not exist (yet). This run of the job "
+                    "changed nothing.",
                     argument="source.table",
                 ) from error
             staged = record.source.staged

@@ -230,8 +230,8 @@ def _view(
             ) from error
         refusal = SourceNotFound if condition in NO_FILES else InvalidJobSpec
         raise refusal(
-            f"{argument}: Spark cannot read {view.format} at {', '.join(view.paths)}: {describe(error)}. Nothing was "
-            "changed.",
+            f"{argument}: Spark cannot read {view.format} at {', '.join(view.paths)}: {describe(error)}. This run "
+            "of the job changed nothing.",
             argument=argument,
         ) from error
 

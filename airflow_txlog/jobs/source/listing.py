@@ -147,7 +147,7 @@ class SourceFiles:
             what = f"the files at {paths} are empty"
         else:
             what = f"there are no files at {paths}" + (f" that match pathGlobFilter={names}" if names else "")
-        return SourceNotFound(f"{self.argument}: {what} (yet). Nothing was changed.", argument=self.argument)
+        return _not_found(what, self.argument)
 
 
 class _Listed(NamedTuple):
@@ -238,7 +238,7 @@ def check_is_there(context: JobContext, view: FileView, argument: str) -> None:
             # Spark reads an empty folder on a disk if it is given a schema.
             is_missing = on_disk is not None and holds_nothing(on_disk, may_be_empty=view.schema is not None)
         if is_missing:
-            raise _nothing_there(path, argument)
+            raise _not_found(f"there is nothing at {path}", argument)
 
 
 def _is_nothing_at(path: str, access: Access) -> bool:
@@ -250,8 +250,9 @@ def _is_nothing_at(path: str, access: Access) -> bool:
     return bool(split(path).path.strip("/")) and next(iter(open_store(path, anywhere).walk()), None) is None
 
 
-def _nothing_there(path: str, argument: str) -> SourceNotFound:
-    return SourceNotFound(f"{argument}: there is nothing at {path} (yet). Nothing was changed.", argument=argument)
+def _not_found(what: str, argument: str) -> SourceNotFound:
+    # Earlier runs may have changed something: those of an erasure carry no transaction, and go on with its work.
+    return SourceNotFound(f"{argument}: {what} (yet). This run of the job changed nothing.", argument=argument)
 
 
 # --- options and settings -------------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ def list_source(view: FileView, access: Access, argument: str) -> SourceFiles:
     found: list[tuple[SourceFile, bool]] = []
     for path, each in zip(view.paths, listed, strict=True):
         if not each.roots:
-            raise _nothing_there(path, argument)
+            raise _not_found(f"there is nothing at {path}", argument)
         for root in each.roots:
             if not GLOB.search(path) and any(name.startswith(f"{root}/{_STREAM_LOG}/") for name in each.sizes):
                 raise refused(argument, f"the log of the stream that wrote {root}", "Name the files that count")

@@ -87,7 +87,8 @@ def check_table_is_there(context: JobContext, view: TableView, target: Snapshot 
 
 def _not_there(view: TableView) -> SourceNotFound:
     return SourceNotFound(
-        f"The source table {view.table} does not exist (yet). Nothing was changed.", argument="source.table"
+        f"The source table {view.table} does not exist (yet). This run of the job changed nothing.",
+        argument="source.table",
     )
 
 

@@ -135,7 +135,8 @@ class _Run:
             head = self._table.snapshot()
         except TableNotFound as error:
             raise SourceNotFound(
-                f"The source table {self._record.driving_table} does not exist (yet). Nothing was changed.",
+                f"The source table {self._record.driving_table} does not exist (yet). This run of the job "
+                "changed nothing.",
                 argument="source",
             ) from error
         if mark is None and target is not None:
@@ -272,7 +273,7 @@ class _Run:
                 found[name] = versions.setdefault(table.uri, table.latest_version())
             except TableNotFound as error:
                 raise SourceNotFound(
-                    f"The source table {view.table} does not exist (yet). Nothing was changed.",
+                    f"The source table {view.table} does not exist (yet). This run of the job changed nothing.",
                     argument=f"source.views.{name}",
                 ) from error
         return found
