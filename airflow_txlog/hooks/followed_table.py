@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,20 @@ class UnprocessedVersions:
     """
     key: str = field(repr=False)
     """A name for this piece of work, the same in every run: for `idempotency_key`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRun:
+    """The commits of a run in a table's log.
+
+    `deployments`: those that they name. `others`: other DAGs and their runs. `is_known`: whether there is any commit of
+    the run, also one that needs no undoing.
+    """
+
+    plan: RollbackPlan
+    deployments: Collection[str]
+    others: Collection[tuple[str, str]]
+    is_known: bool
 
 
 def guard_of(hook: TxlogHook, table: Table) -> ReturnGuard | None:
@@ -108,25 +122,32 @@ class FollowedTable:
         """Return the mark of the version's commit, as a position has it; None if the log does not hold the commit."""
         return mark_at(self.table.store, version)
 
-    def plan_rollback(self, dag_id: str, run_id: str, deployment: str | None) -> tuple[RollbackPlan, set[str]]:
-        """Return what undoes the commits of the run, and the deployments that they name.
+    def plan_rollback(self, dag_id: str, run_id: str, deployment: str | None) -> FoundRun:
+        """Return what undoes the commits of the run, and the runs that the log names.
 
         `deployment` None: those of every deployment. Raises as `check_rollback` if the table forbids it.
         """
-        tags = {f"{ANNOTATION_TAG_PREFIX}dag_id": dag_id, f"{ANNOTATION_TAG_PREFIX}run_id": run_id}
-        owner = f"{ANNOTATION_TAG_PREFIX}deployment"
-        is_of_run, named = of_run(tags, {owner: deployment}), set[str]()
+        names = [f"{ANNOTATION_TAG_PREFIX}{name}" for name in ("dag_id", "run_id", "deployment")]
+        is_of_run = of_run(dict(zip(names, (dag_id, run_id), strict=False)), {names[2]: deployment})
+        deployments, others, is_known = set[str](), set[tuple[str, str]](), False
 
         def is_meant(version: int, info: Mapping[str, Any]) -> bool:
+            nonlocal is_known
+            dag, run, owner = map(tags_of(info).get, names)
+            if (dag, run) == (dag_id, run_id) and deployment in (None, owner or deployment):
+                is_known = True
+            elif dag is not None and run is not None:
+                others.add((str(dag), str(run)))
             if not is_of_run(version, info):
                 return False
-            named.update(str(text) for name, text in tags_of(info).items() if name == owner)
+            if owner is not None:
+                deployments.add(str(owner))
             return True
 
         plan = plan_rollback(self.table, self.table.snapshot(), is_meant)
         if plan.versions and not plan.in_the_way:
             check_rollback(self.table, plan)
-        return plan, named
+        return FoundRun(plan=plan, deployments=deployments, others=others, is_known=is_known)
 
     def ask(
         self,

@@ -8,7 +8,7 @@ completes the rest, because what is undone is not undone again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Rollback
 from airflow_txlog.contract.wording import commit_text, plural
 from airflow_txlog.errors import CannotRollBack, CommitStateUnknown, TxlogError
+from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.hooks.named_tables import named
 from airflow_txlog.hooks.upkeep import find_tables
 from airflow_txlog.hooks.work_key import deployment_mark
@@ -49,6 +50,7 @@ def roll_back(
     run: RunToUndo,
     run_job: RunJob,
     log: Callable[[str], None],
+    warn: Callable[[str], None],
     *,
     dry_run: bool,
 ) -> list[dict[str, Any]]:
@@ -56,25 +58,43 @@ def roll_back(
 
     An entry is `{"table_uri", "action", "undoes", "in_the_way", "status", "version"}`. `action` is "restore" (with
     `to_version`), "remove" (with `files`), "blocked" or "none". `run_job` runs the job of a record on a table. With
-    `dry_run` nothing is changed.
+    `dry_run` nothing is changed. `warn` gets the line that no table knows the run.
 
     Raises CannotRollBack before a table is changed if commits are in the way; the errors of the jobs.
     """
     # Two spellings of one table are one table.
     tables = list({hook.table(each).uri: each for each in reversed(find_tables(hook, places))}.values())[::-1]
     found = {table: hook.followed(table).plan_rollback(run.dag_id, run.run_id, run.deployment) for table in tables}
-    plans = {table: plan for table, (plan, _) in found.items()}
-    run = _of_one_deployment(run, {name for _, named in found.values() for name in named})
+    plans = {table: each.plan for table, each in found.items()}
+    run = _of_one_deployment(run, {name for each in found.values() for name in each.deployments})
     entries = {table: _entry(table, plan) for table, plan in plans.items() if plan.versions or plan.undone}
-    if not entries:
-        here = "" if run.deployment is None else f" in this Airflow deployment ({run.deployment})"
-        log(f"no commit of run {run.run_id} of DAG {run.dag_id}{here} is in the log of {plural(len(tables), 'table')}")
+    if not any(each.is_known for each in found.values()):
+        warn(_unknown(run, len(tables), {other for each in found.values() for other in each.others}))
+    elif not entries:
+        log(f"the commits of run {run.run_id} of DAG {run.dag_id} have changed nothing that is to be undone")
     for entry in entries.values():
         log(_line(entry))
     if not dry_run:
         _check(plans)
         _run_all(entries, run, run_job, log)
     return list(entries.values())
+
+
+def _unknown(run: RunToUndo, num_tables: int, others: Collection[tuple[str, str]]) -> str:
+    """Return the line that no log names the run, with the run that may be meant."""
+    here = "" if run.deployment is None else f" in this Airflow deployment ({run.deployment})"
+    dags = {dag for dag, name in others if name == run.run_id}
+    if run.dag_id in dags:
+        near = " Another deployment has committed in a run of this name."
+    elif dags:
+        near = f" A run of this id is there, of DAG {shown_names(sorted(dags))}."
+    else:
+        runs = {name for dag, name in others if dag == run.dag_id}
+        near = did_you_mean(run.run_id, runs) if runs else did_you_mean(run.dag_id, {dag for dag, _ in others})
+    return (
+        f"no commit of run {run.run_id} of DAG {run.dag_id}{here} is in the log of {plural(num_tables, 'table')}: "
+        f"nothing is rolled back.{near}"
+    )
 
 
 def _of_one_deployment(run: RunToUndo, named: set[str]) -> RunToUndo:
@@ -189,7 +209,7 @@ def _put_back(
 def roll_back_here(
     hook: TxlogHook, places: Sequence[str], run: RunToUndo, log: Callable[[str], None], *, dry_run: bool
 ) -> list[dict[str, Any]]:
-    """Return the result of `roll_back` by the runner of the connection."""
+    """Return the result of `roll_back` by the runner of the connection. Raises CannotRollBack for an unknown run."""
     name = hook.runner_or(None)
 
     def run_job(table: str, record: Rollback) -> JobResult:
@@ -199,4 +219,7 @@ def roll_back_here(
         hook.keep_in_catalog(result)
         return result
 
-    return roll_back(hook, places, run, run_job, log, dry_run=dry_run)
+    def refuse(line: str) -> None:
+        raise CannotRollBack(f"{line[0].upper()}{line[1:]}", in_the_way={})
+
+    return roll_back(hook, places, run, run_job, log, refuse, dry_run=dry_run)

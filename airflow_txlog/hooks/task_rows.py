@@ -8,16 +8,16 @@ the calls of one method on one table (`identity.HookCall`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import BaseHook, get_current_context
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.parameters import encode_parameter, encode_parameters
-from airflow_txlog.contract.wording import summary_lines
+from airflow_txlog.contract.wording import plural, summary_lines
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.hooks.identity import HookCall, annotations_of, application_transaction, keep_success
 from airflow_txlog.hooks.named_tables import named, with_places
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_txlog.hooks.followed_table import FollowedTable
 
 _GIVEN = {"rows": "in_process"}
+# With these, the rows that are written are fewer than those given.
+_LEAVE_ROWS_OUT = ("deduplicate_by", "dry_run", "expect_or_drop", "expect_or_quarantine")
 _OPERATIONS = {"append": "write", "overwrite": "write"}
 
 
@@ -217,6 +219,8 @@ class RowWritingHook(BaseHook):
             raise
         for line in summary_lines(result, time.perf_counter() - started_s):
             self.log.info("%s", line)
+        if idempotency_key is not None and (reused := _other_rows(result, rows, others)) is not None:
+            self.log.warning("%s", reused)
         self.keep_in_catalog(result)
         return result
 
@@ -249,6 +253,24 @@ class RowWritingHook(BaseHook):
             task.on_success_callback = [*task.on_success_callback, partial(keep_success, slot=call.slot)]
         self.log.info("application transaction %s, version %s", found.app_id, found.version)
         return found
+
+
+def _other_rows(result: JobResult, rows: object, others: Mapping[str, Any]) -> str | None:
+    """Return the warning that work with this key was done with another number of rows; None unless that is certain."""
+    name = {"write": "numOutputRows", "upsert": "numSourceRows"}.get(result.operation)
+    if result.status != "already_done" or name not in result.metrics or any(map(others.get, _LEAVE_ROWS_OUT)):
+        return None
+    # Only what tells its length without being read: a frame of pandas or polars, a table or batch of Arrow.
+    is_frame = type(rows).__name__ == "DataFrame"
+    given = len(cast("Sized", rows)) if is_frame else getattr(rows, "num_rows", None)
+    done = result.metrics[name]
+    if not isinstance(given, int) or given == done:
+        return None
+    return (
+        f"the idempotency_key has done its work already, at version {result.version}, with {plural(done, 'row')}: the "
+        f"{plural(given, 'row')} given now are not used. If they are other work, give it another key, such as one with "
+        "{{ ds }} in it"
+    )
 
 
 def task_context() -> Mapping[str, Any] | None:

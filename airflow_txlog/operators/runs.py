@@ -139,6 +139,7 @@ class DeltaRollbackOperator(ManyJobsOperator):
                 run,
                 lambda table, record: self._run(context, table, record),
                 self.log.info,
+                self.log.warning,
                 dry_run=self.is_dry_run,
             )
         except TxlogError as error:

@@ -455,7 +455,31 @@ def test_a_rollback_of_nothing_that_has_a_name_is_refused(lake: Path, wrong: dic
 
 def test_a_run_without_a_commit_is_rolled_back_already(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(of_dag_id="orders", run_id="none", tables=str(lake))["tables"] == []
-    assert "no commit of run none of DAG orders" in capsys.readouterr().out
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "no commit of run none of DAG orders" in each]
+    assert "warning" in line
+
+
+@pytest.mark.parametrize(
+    ("dag", "run", "near"),
+    [
+        ("orders", "r11", "Did you mean 'r1'"),
+        ("ordres", "r1", "A run of this id is there, of DAG orders"),
+        ("ordres", "r9", "Did you mean 'orders'"),
+    ],
+)
+def test_the_command_fails_for_a_run_that_no_log_names(
+    lake: Path, capsys: pytest.CaptureFixture[str], dag: str, run: str, near: str
+) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    tables = run_of(lake)
+    args = get_parser().parse_args(["txlog", "rollback", str(lake / "out"), "--dag-id", dag, "--run-id", run])
+    with pytest.raises(SystemExit, match="1"):
+        args.func(args)
+    said = capsys.readouterr().err
+    assert f"No commit of run {run} of DAG {dag}" in said
+    assert near in said
+    assert contents(tables) == AFTER
 
 
 @pytest.mark.long("two runs of six tasks")

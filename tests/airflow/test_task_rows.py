@@ -532,6 +532,26 @@ def test_a_key_of_the_author_is_done_once_and_needs_no_task(task: Task, table: s
     assert len(rows_of(table)) == 3
 
 
+@pytest.mark.parametrize("method", ["append", "overwrite", "upsert"])
+def test_a_key_that_was_used_for_another_number_of_rows_is_warned_of(
+    table: str, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(given: Any) -> tuple[str, list[str]]:
+        capsys.readouterr()
+        others = {"keys": "id"} if method == "upsert" else {}
+        result = getattr(TxlogHook(), method)(table, given, idempotency_key="load", **others)
+        lines = capsys.readouterr().out.splitlines()
+        return result.status, [line for line in lines if "warning" in line and "idempotency_key" in line]
+
+    TxlogHook().append(table, ROWS, idempotency_key="first")
+    assert work(ROWS) == ("committed", [])
+    assert work(ROWS) == work(reader(ROWS[:1])) == ("already_done", [])
+    for fewer in (ROWS[:1], ROWS[:1].to_pandas(), of_polars(ROWS[:1])):
+        status, (line,) = work(fewer)
+        assert status == "already_done"
+        assert "at version 1, with 3 rows: the 1 row given" in line
+
+
 def test_calls_with_a_key_may_change_in_number_and_order_between_two_tries(task: Task, table: str) -> None:
     def work(hook: TxlogHook, pages: str) -> list[str]:
         done = [hook.append(table, pa.table({"page": [page]}), idempotency_key=f"r/{page}") for page in pages]
