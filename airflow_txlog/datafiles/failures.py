@@ -56,14 +56,18 @@ SENTENCES = (
 def text_of(error: BaseException) -> str:
     """Return one line without a value: `ArrowInvalid at datafiles/parquet/writing.py:120`.
 
-    An error of this package keeps its message, which holds no value. An OSError keeps its number and path.
+    An error of this package keeps its message, which holds no value. An OSError keeps its number and path, and
+    NoCredentials its advice.
     """
     if isinstance(error, TxlogError):
         return error.message
     name, place = type(error).__name__, _place(error.__traceback__)
     if isinstance(error, OSError) and isinstance(error.errno, int):
+        from airflow_txlog.storage.base import NoCredentials  # noqa: PLC0415 - a runner shows errors without a store
+
         path = f": {error.filename!r}" if isinstance(error.filename, str | bytes) else ""
-        return f"{name}: [Errno {error.errno}] {os.strerror(error.errno)}{path}"
+        words = error.strerror if isinstance(error, NoCredentials) else None
+        return f"{words}{path}" if words else f"{name}: [Errno {error.errno}] {os.strerror(error.errno)}{path}"
     if isinstance(error, ImportError) and _is_identifier(error.name):
         return f"{name}: No module named {error.name!r}"
     code = _code_of(error)

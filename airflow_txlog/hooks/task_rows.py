@@ -260,7 +260,7 @@ def _other_rows(result: JobResult, rows: object, others: Mapping[str, Any]) -> s
     name = {"write": "numOutputRows", "upsert": "numSourceRows"}.get(result.operation)
     if result.status != "already_done" or name not in result.metrics or any(map(others.get, _LEAVE_ROWS_OUT)):
         return None
-    # Only what tells its length without being read: a frame of pandas or polars, a table or batch of Arrow.
+    # Only what has its length without being read: a frame of pandas or polars, a table or batch of Arrow.
     is_frame = type(rows).__name__ == "DataFrame"
     given = len(cast("Sized", rows)) if is_frame else getattr(rows, "num_rows", None)
     done = result.metrics[name]

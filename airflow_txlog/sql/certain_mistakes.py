@@ -1,8 +1,8 @@
 """Mistakes that the tokens of an SQL text show without a table or a Spark session.
 
 A job refuses such a text at once, and an operator refuses it when its DAG is parsed. The invariant: only a text that
-Spark is certain to refuse is refused here. A word that may be a keyword counts as one, and brackets that may hold
-aliases or types are not examined.
+Spark is certain to refuse is refused here, and a column that is compared with itself. A word that may be a keyword
+counts as one, and brackets that may hold aliases or types are not examined.
 Source: Spark 4.2, SqlBaseLexer.g4 and SqlBaseParser.g4; tests/jobs/sql/test_certain_mistakes.py.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from airflow_txlog.errors.names import did_you_mean
-from airflow_txlog.sql.lexer import KEYWORDS, OPEN, OUTSIDE, Token, neighbours
+from airflow_txlog.sql.lexer import CLOSE, DOT, KEYWORDS, OPEN, OUTSIDE, Token, neighbours
 from airflow_txlog.sql.sql_text import sql_text
 
 # Between two operands; neither a sign, a star nor part of a type may be one of these.
@@ -56,6 +56,25 @@ def wrong_type(columns: str) -> str | None:
             near = did_you_mean(kind.text, _TYPES) or f" The types are {', '.join(_TYPES)}."
             return f"{kind.text} is no type.{near}"
         depth += (name.symbol in ("(", "<")) - (name.symbol in (")", ">"))
+    return None
+
+
+def compared_with_itself(text: str, aliases: tuple[str, str]) -> str | None:
+    """Return what is wrong with a comparison such as `t.id = t.id` of one of two aliases; None without one.
+
+    Spark would evaluate it: it is true for every row that has a value there.
+    """
+    around = [OUTSIDE, *sql_text(text).tokens, OUTSIDE]
+    others = {alias.lower(): other for alias, other in zip(aliases, reversed(aliases), strict=True)}
+    for at in range(len(around) - 8):
+        before, alias, dot, column, equals, *right, after = around[at : at + 9]
+        is_equality = equals.symbol in ("=", "==", "<=>") and dot == DOT == right[1]
+        is_whole = before in (OUTSIDE, OPEN) or before.word in _CONNECTING
+        is_whole = is_whole and (after in (OUTSIDE, CLOSE) or after.word in _CONNECTING)
+        is_same = [each.text.lower() for each in (alias, dot, column)] == [each.text.lower() for each in right]
+        if is_equality and is_whole and is_same and column.is_name and alias.text.lower() in others:
+            other = others[alias.text.lower()]
+            return f"compares {alias.text}.{column.text} with itself. Did you mean {other}.{column.text} on one side?"
     return None
 
 

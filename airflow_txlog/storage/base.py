@@ -42,6 +42,10 @@ class FileInfo:
     """An object store's identifier of the content: equal means unchanged. None on a local disk and in memory."""
 
 
+class NoCredentials(PermissionError):
+    """A request was not sent, because there are no credentials. Its text is this package's own."""
+
+
 class NothingSent(OSError):
     """A put was not sent, because the store did not answer the question that precedes its first put."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.errors import InvalidInput, UnsupportedStore
+from airflow_txlog.storage.base import NoCredentials
 from airflow_txlog.storage.credentials import KeptCredentials
 
 CONNECT_S, READ_S, LONGEST_S = 5, 15, 300
@@ -260,11 +261,11 @@ def answer_lacks(what: str, where: str) -> OSError:
     return OSError(errno.EREMOTEIO, f"the answer lacks {what}: a proxy on the way may take it out", where)
 
 
-def no_credentials(cloud: str, method: str, where: str) -> PermissionError:
+def no_credentials(cloud: str, method: str, where: str) -> NoCredentials:
     """Return the error of a request that was not sent."""
     why = f"{method} was not sent: no credentials for {cloud}, or malformed ones"
     connection = "a connection (storage_conn_id; --conn-id of a command)"
-    return PermissionError(errno.EACCES, f"{why}. Name {connection}, or {_WAYS[cloud]}", where)
+    return NoCredentials(errno.EACCES, f"{why}. Name {connection}, or {_WAYS[cloud]}", where)
 
 
 _WAYS = {

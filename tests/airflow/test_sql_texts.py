@@ -58,6 +58,8 @@ def merge(**given: Any) -> TxlogOperator:
         (lambda: delete("WHERE id = 1"), "leave that out"),
         (lambda: delete("id = ':u'", {"u": 1}), "A parameter in quotes is a text: write :u without quotes"),
         (lambda: merge(on="t.id = s.id)"), r"on is no SQL expression: it has a \) without its"),
+        (lambda: merge(on="t.id = t.id"), r"on compares t.id with itself. Did you mean s.id on one side\?"),
+        (lambda: merge(on="t.a = s.a AND (s.`id` <=> S.ID)"), r"on compares s.id with itself. Did you mean t.id on"),
         (lambda: merge(clauses=[when_matched_update({"a": "f(s.a"})]), r"clauses is no .*: it has a \( without its"),
         (lambda: merge(clauses=[when_matched_update(), when_matched_delete()]), r"clauses\[1\] can never act"),
         (lambda: merge(source=query("SELECT :day", a=files("/in"))), "source has the parameter :day"),
@@ -74,6 +76,11 @@ def merge(**given: Any) -> TxlogOperator:
 def test_what_is_wrong_in_any_rendering_is_refused_at_once(operator: Callable[[], Any], message: str) -> None:
     with pytest.raises(InvalidJobSpec, match=message):
         operator()
+
+
+@pytest.mark.parametrize("on", ["t.id = s.id", "t.s.id = s.id", "t.id = t.id + s.id", "t.a = t.b AND t.id = s.id"])
+def test_a_column_that_is_not_compared_with_itself_passes(on: str) -> None:
+    merge(on=on)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from airflow_txlog.contract.operations.fields import (
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.locations import LOCAL, scheme_of
+from airflow_txlog.sql.certain_mistakes import compared_with_itself
 from airflow_txlog.sql.expression import Call, Expression, Opaque, parts_of
 from airflow_txlog.sql.sql_text import sql_text
 
@@ -253,6 +254,9 @@ class Merge(SourceOperation, frozen=True, kw_only=True, tag="merge"):
                 )
             if clause.condition is None:
                 last.add(clause.when)
+        mistake = compared_with_itself(self.on, (self.target_alias, self.source_alias))
+        if mistake is not None:
+            raise InvalidJobSpec(f"on {mistake} Nothing was read.", argument="arguments.on")
 
     @property
     def may_spare_spark(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_txlog.errors import CorruptCommit, TableNotFound
 from airflow_txlog.jobs.spark.errors import translate
-from airflow_txlog.storage.clouds import answer_error
+from airflow_txlog.storage.clouds import answer_error, no_credentials
 from tests.helpers.jobs import error_of, rows, run
 from tests.helpers.rows import make_table
 
@@ -122,6 +122,9 @@ def test_a_failure_of_the_system_is_not_blamed_on_spark_and_says_what_to_do() ->
     denied = translate(answer_error(403, "AccessDenied", "put_object", "s3://lake/t"), "write the data files")
     assert denied.message.startswith("Cannot write the data files: ")
     assert "Permission denied: 's3://lake/t'. The credentials of the process that asked do not" in denied.message
+    without = translate(no_credentials("S3", "put_object", "s3://lake/t"), "write the data files")
+    assert "no credentials for S3, or malformed ones. Name a connection (storage_conn_id;" in without.message
+    assert "The credentials of the process" not in without.message
 
 
 def test_no_message_begins_with_the_name_of_its_class() -> None:
