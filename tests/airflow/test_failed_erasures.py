@@ -116,6 +116,23 @@ def test_shallow_clones_are_erased_before_their_source_and_keep_the_rows_of_othe
     assert holding(tmp_path, EMAIL) == []
 
 
+def test_a_dropped_column_of_the_name_of_the_key_is_known_after_the_log_that_shows_it_is_cut(tmp_path: Path) -> None:
+    schema = pa.schema([("user_id", pa.int64()), ("n", pa.int64())])
+    table = Table.create(tmp_path / "t", schema, properties={"delta.columnMapping.mode": "name"})
+    append(table, [{"user_id": each, "n": 1} for each in (1, SUBJECT, 9_000_000_000)])
+    committed(run(None, "alter", table, drop_columns=["user_id"]))
+    committed(run(None, "alter", table, add_columns={"user_id": "BIGINT"}))
+    append(table, [{"user_id": each, "n": 2} for each in (SUBJECT, 4)])
+    # The second try finds a log without the dropped column.
+    for _ in range(2):
+        with pytest.raises(ErasureIncomplete):
+            erase(tmp_path, table.uri)
+        assert len(holding(tmp_path / "t", SUBJECT)) == len(list((tmp_path / "t" / "_delta_log").glob("*.json"))) == 1
+    committed(run(None, "update", Table.open(table.uri), predicate="n = 1", set={"n": "3"}))
+    assert erase(tmp_path, table.uri)["complete"]
+    assert holding(tmp_path / "t", SUBJECT) == []
+
+
 def with_an_old_file_of_the_subject(uri: str) -> Path:
     """Bring the subject back, and delete its row. Return the file that held it, and that no version needs."""
     table = Table.open(uri)

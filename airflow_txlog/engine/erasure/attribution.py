@@ -80,7 +80,12 @@ class Requests:
 
     def named(self, table: DeltaTable) -> Self:
         """Return the requests with the names that the column had in the log of its table."""
-        paths = with_former_names(table, self.forms).paths
+        return self.also_named(with_former_names(table, self.forms).paths)
+
+    def also_named(self, names: Iterable[str]) -> Self:
+        """Return the requests with these names of the column, too."""
+        # The first two are the logical and the physical one, which may be equal.
+        paths = (*self.forms.paths, *sorted(set(names).difference(self.forms.paths)))
         by_id = {each: replace(forms, paths=paths) for each, forms in self.by_id.items()}
         return replace(self, forms=replace(self.forms, paths=paths), by_id=by_id)
 

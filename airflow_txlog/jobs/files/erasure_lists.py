@@ -57,7 +57,8 @@ class ErasureRecord:
 
     `requests`: the ids of the requests whose subjects it erased. `written`: the sizes of the data files and checkpoints
     that it wrote, by their marked paths. `deleted`: the lists of the objects that it deleted, by request. `runs`: the
-    ids of the runs whose steps it has: its own, and those of killed ones.
+    ids of the runs whose steps it has: its own, and those of killed ones. `names`: the paths of the key column, its
+    present logical and physical one first: a log that was cut no longer has the former ones.
 
     A plan also has the step that is about to be `doing`, the time `begun`, the `version` before it, and the `readable`
     versions at the start of the run: the first of each range, and the one after its last; None if they are unknown.
@@ -68,6 +69,7 @@ class ErasureRecord:
     written: Mapping[str, int] = field(default_factory=dict)
     deleted: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     runs: Sequence[str] = ()
+    names: Sequence[str] = ()
     doing: str = ""
     begun: str | None = None
     version: int | None = None
@@ -84,6 +86,12 @@ def lists_of(context: JobContext, report_uri: str) -> Store:
             "Nothing was read. Name a folder outside of every table."
         )
     return lists
+
+
+def names_in(records: Iterable[ErasureRecord], paths: Iterable[str]) -> Iterator[str]:
+    """Yield the names that runs knew of the key column with these paths; a request may have several key columns."""
+    physical = list(paths)[1:2]
+    yield from (name for record in records if list(record.names)[1:2] == physical for name in record.names)
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from airflow_txlog.jobs.files.erasure_lists import (
     earlier_records,
     entry_of,
     lists_of,
+    names_in,
     object_of,
     objects_in,
     place_of,
@@ -83,6 +84,7 @@ class _Erasure:
         self._unverified: set[str] = set()
         self._said: set[str] = set()
         self._readable: list[range] | None = None
+        self._names: list[str] = []
         # A verdict stays here as long as its id.
         self._holders: dict[int, tuple[ObjectVerdict, Holders]] = {}
 
@@ -104,6 +106,8 @@ class _Erasure:
         self._log_plan(snapshot, requests, self._readable)
         if lists is not None:
             self._killed = self._killed_before(snapshot, requests, lists)
+            requests = requests.also_named(self._names)
+        self._names = list(requests.forms.paths)
         self._record(snapshot, requests)
         forms = requests.forms
         self._plan("delete", requests, lists)
@@ -176,6 +180,7 @@ class _Erasure:
         records = earlier_records(lists, uri, ids, key, self._log_once)
         # Only for the report: in a record of this run, it would be signed.
         self._unverified = unverified_requests(lists, uri, ids, key, self._log_once)
+        self._names = list(names_in((each for _, each in (*plans, *records)), requests.forms.paths))
         return killed_runs([each for _, each in plans], [each for _, each in records], ids, snapshot.version)
 
     def _log_once(self, line: str) -> None:
@@ -333,6 +338,7 @@ class _Erasure:
                 steps=list(self._steps),
                 deleted=deleted,
                 runs=[self._run_id],
+                names=self._names,
                 doing=doing,
                 begun=moment_text(self._context.clock.now_ms()),
                 version=self._context.table.latest_version(),
@@ -345,6 +351,7 @@ class _Erasure:
                 written=self._written,
                 deleted=deleted,
                 runs=[*self._killed.runs, self._run_id],
+                names=self._names,
             )
         return writer.record(uri, record, is_plan=is_plan), record
 

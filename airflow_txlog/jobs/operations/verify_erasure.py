@@ -38,6 +38,7 @@ from airflow_txlog.jobs.files.erasure_lists import (
     ListWriter,
     entry_of,
     lists_of,
+    names_in,
     objects_in,
     read_record,
 )
@@ -75,6 +76,7 @@ def verify_erasure(context: JobContext) -> JobResult:
     start_ms = context.clock.now_ms()
     read = (read_record(lists, name, context.spec.records_key, context.log) for name in described.records)
     records = [each for each in read if each is not None]
+    requests = requests.also_named(names_in(records, requests.forms.paths))
     with context.step("verify"):
         gone = _Described(snapshot, requests, lists, records) if described.records else None
         held = _verdicts(snapshot, requests, gone)
