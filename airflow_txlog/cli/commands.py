@@ -21,7 +21,7 @@ from airflow_txlog.cli.erasure import digest_subjects, show_public_key, verify_r
 from airflow_txlog.cli.increments import reset_watermark, show_watermarks
 from airflow_txlog.cli.keeping import staged, traces, upkeep
 from airflow_txlog.cli.printing import Answer, ShownColumn, confirm
-from airflow_txlog.cli.usage import UsageError, hook_of, moment_of, uri_of
+from airflow_txlog.cli.usage import UsageError, hook_of, moment_of, named_in_a_catalog, uri_of
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, size_text
 from airflow_txlog.engine import Table
@@ -60,7 +60,7 @@ def _run(name: str, args: Namespace) -> None:
             printing.print_json({"error": {"type": "UsageError", "message": str(error)}})
         sys.exit(2)
     except (TxlogError, AirflowException, OSError) as error:
-        printing.fail(error, args.as_json)
+        printing.fail(named_in_a_catalog(error, args), args.as_json)
     if args.as_json:
         printing.print_json(answer.document)
     else:

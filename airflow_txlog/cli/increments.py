@@ -12,6 +12,7 @@ from airflow_txlog.engine.commit.content.watermarks import Watermark, watermarks
 from airflow_txlog.engine.table.changes.following import mark_at
 from airflow_txlog.engine.upkeep.consumers import consumers_of, set_watermark, watermark_of
 from airflow_txlog.errors import WatermarkLost
+from airflow_txlog.errors.names import did_you_mean, shown_names
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -63,7 +64,13 @@ def reset_watermark(table: Table, args: Namespace) -> printing.Answer:
     assert tx.snapshot is not None
     known = watermarks_of(tx.snapshot.state.domains).get(args.consumer)
     if args.source is None and known is None:
-        raise UsageError(f"{table.uri} has no watermark of consumer {args.consumer!r}: name its source by --source.")
+        names = consumers_of(tx.snapshot)
+        near = did_you_mean(args.consumer, names)
+        known_names = f" The table's consumers are {shown_names(sorted(names))}." if names else ""
+        raise UsageError(
+            f"{table.uri} has no watermark of consumer {args.consumer!r}.{near}{known_names} For a new one, name its "
+            "source by --source."
+        )
     hook = hook_of(args)
     source = known.source if args.source is None and known is not None else uri_of(hook, args.source, args)
     head = hook.open(source).snapshot()

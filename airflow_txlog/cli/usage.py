@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from airflow_txlog.errors import TableNotFound
+from airflow_txlog.hooks.named_tables import may_be_name
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import is_absolute
 
@@ -31,6 +33,18 @@ def uri_of(hook: TxlogHook, table: str, args: Namespace, *, may_create: bool = F
     # A shell has a current directory that its user chose; a worker has one that no author knows.
     is_whole = args.conn_id or is_absolute(table) or hook.is_name(table)
     return hook.table_uri(table if is_whole else os.path.abspath(table))
+
+
+def named_in_a_catalog(error: Exception, args: Namespace) -> Exception:
+    """Return the error of a table that was not found, with the option for a name such as `sales.orders`."""
+    table = getattr(args, "table", None)
+    if not isinstance(error, TableNotFound) or not may_be_name(table) or not hasattr(args, "catalog_conn_id"):
+        return error
+    may_be_meant = all(table.split(".")) and table.count(".") in (1, 2)
+    if not may_be_meant or hook_of(args).is_name(table):
+        return error
+    hint = f"If {table} is a name in a catalog, name the catalog's connection by --catalog-conn-id."
+    return TableNotFound(f"{error.message} {hint}", **error.facts)
 
 
 def moment_of(args: Namespace) -> int | str | None:

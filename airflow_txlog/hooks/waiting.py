@@ -30,6 +30,8 @@ _OPERATIONS = (
     *("ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "REMOVE COLUMN MAPPING", "FSCK REPAIR", "RESERVE IDENTITY"),
     *("RESET WATERMARK", "UPDATE COLUMN METADATA", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "REFRESH"),
 )
+# What no history has, although an operator, a mode or a method is called so.
+_WRITTEN_AS = {"UPSERT": "MERGE", "APPEND": "WRITE", "OVERWRITE": "WRITE"}
 # The least likeness of a misspelt name.
 _LIKE = 0.8
 
@@ -124,7 +126,8 @@ def _texts(name: str, value: Any) -> list[str] | None:
 def _operations(value: Any) -> list[str] | None:
     texts = _texts("operation", value)
     for text in texts or ():
-        near = get_close_matches(text.upper(), _OPERATIONS, n=1, cutoff=_LIKE)
+        written = _WRITTEN_AS.get(text.upper())
+        near = [written] if written else get_close_matches(text.upper(), _OPERATIONS, n=1, cutoff=_LIKE)
         if near and text.upper() not in _OPERATIONS:
             raise InvalidInput(
                 f"operation must be a name in a table's history; found {text!r}, which no known writer has there. Did "

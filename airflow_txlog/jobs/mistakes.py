@@ -195,7 +195,8 @@ class _Checks:
         try:
             self._check_condition(text, [NamedRows(alias=ROWS_ALIAS, columns=StructType(tuple(fields)))])
         except UnknownColumn as error:
-            raise beyond_partitions(text, error.facts.get("column"), [field.name for field in fields]) from error
+            columns_of_partitions = [field.name for field in fields]
+            raise beyond_partitions(operation, text, error.facts.get("column"), columns_of_partitions) from error
 
     def _check_expectations(self, operation: CheckedOperation) -> None:
         may_evolve = isinstance(operation, SourceOperation) and operation.schema_evolution

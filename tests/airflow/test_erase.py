@@ -288,6 +288,12 @@ def test_the_log_describes_no_file_of_a_request_whose_subject_has_no_row(tmp_pat
     assert set(raised.value.facts["requests"]) == {"r-18"}
 
 
+def test_a_relative_folder_of_the_report_is_named_as_the_argument(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(*OTHERS))
+    with pytest.raises(InvalidJobSpec, match=r"^report_uri must be a folder's place: 'reports' is a relative path"):
+        erase(tmp_path, {users.uri: "email"}, report_uri="reports")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

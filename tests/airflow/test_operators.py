@@ -412,6 +412,8 @@ def test_arguments_are_named_and_required_ones_are_required() -> None:
         (VacuumOperator, "retain_hours", "retention_hours"),
         (TableVersionSensor, "commited_by_dag", "committed_by_dag"),
         (TableVersionSensor, "path", "table_uri"),
+        (DeltaIncrementalOperator, "start_version", "starting"),
+        (DeltaIncrementalOperator, "startingVersion", "starting"),
         # Airflow would only name `clauses`, which is missing.
         (DeltaMergeOperator, "when_matched_update", "clauses"),
     ],

@@ -66,6 +66,7 @@ def merge(**given: Any) -> TxlogOperator:
         (lambda: DeltaUpdateOperator(**T, set={"a": "b + 'c"}), "set is no SQL expression: it has a string without"),
         (lambda: DeltaOptimizeOperator(**T, zorder_by="a", purge=True), "exclude each other"),
         (lambda: DeltaRestoreOperator(**T, timestamp="yesterday"), "a date or time in ISO 8601; found 'yesterday'"),
+        (lambda: DeltaRestoreOperator(**T, version=1, timestamp="2024-01-31"), "version must be left out where timest"),
         (lambda: delete("TRUE", time_zone="Europe/Berln"), "no time zone 'Europe/Berln'"),
         (lambda: delete("TRUE", runner="submit"), "give spark_conn_id"),
         (lambda: delete("TRUE", idempotency_key=" "), "idempotency_key must not be empty"),

@@ -150,6 +150,24 @@ def test_a_misspelt_column_is_refused_before_spark_is_asked(
 
 
 @pytest.mark.parametrize(
+    ("operation", "arguments", "words"),
+    [
+        ("delete", {"predicate": "id = 1"}, "columns belongs into predicate. Nothing"),
+        ("update", {"set": {"name": "'x'"}}, "columns belongs into predicate. Nothing"),
+        ("merge", merge(), "columns belongs into on, or into the condition of a clause. Nothing"),
+        ("write", {"source": {"sql": "SELECT 1"}, "mode": "overwrite"}, "columns belongs into replace_where. Nothing"),
+        ("write", {"source": {"sql": "SELECT 1"}}, "it names name. Nothing"),
+        ("optimize", {}, "it names name. Nothing"),
+    ],
+)
+def test_a_condition_beyond_the_partitions_is_sent_to_a_parameter_that_the_operator_has(
+    table: Table, operation: str, arguments: dict[str, Any], words: str
+) -> None:
+    error = refusal(table, operation, {**arguments, "partition_predicate": "upper(name) = 'A'"})
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
     ("more", "column", "message"),
     [
         ({"on": "t.id = s.idd"}, "s.idd", "Did you mean 'id'?"),

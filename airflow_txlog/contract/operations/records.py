@@ -300,8 +300,10 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
     ignore_missing: bool = False
 
     def check(self) -> None:
-        one = (self.version is None) != (self.timestamp is None)
-        want("arguments.version", one, "given, or timestamp is: exactly one of them", self.version)
+        is_given = self.version is not None or self.timestamp is not None
+        want("arguments.version", is_given, "given, or timestamp: one of them")
+        possible = self.version is None or self.timestamp is None
+        want("arguments.version", possible, "left out where timestamp is given: both were")
 
     @property
     def counts_from_first_try(self) -> bool:

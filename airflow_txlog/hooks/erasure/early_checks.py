@@ -83,7 +83,12 @@ def check_folder(hook: TxlogHook, report_uri: str, places: Collection[str]) -> N
 
     Raises InvalidJobSpec, and the errors of the store.
     """
-    store = hook.table(report_uri).store
+    try:
+        store = hook.table(report_uri).store
+    except InvalidJobSpec as error:
+        # The hook takes it for a table.
+        what = error.message.removeprefix("Table ")
+        raise InvalidJobSpec(f"report_uri must be a folder's place: {what}", argument="report_uri") from None
     inside = next((each for each in places if f"{DeltaTable(store).place}/".startswith(f"{each}/")), None)
     if inside is not None:
         raise InvalidJobSpec(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.contract.operations import ScopedOperation
+from airflow_txlog.contract.operations import Delete, Merge, Operation, ScopedOperation, Update, Write
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
@@ -171,7 +171,8 @@ class Partitions:
         try:
             return self._context.executor.by_spark(why, lambda: self._condition(text))
         except UnknownColumn as error:
-            raise beyond_partitions(text, error.facts.get("column"), self.columns) from error
+            operation = self._context.operation
+            raise beyond_partitions(operation, text, error.facts.get("column"), self.columns) from error
 
     def _condition(self, text: str) -> dict[str, Any]:
         return self._gate.condition(text, aliased(self._gate.shape(self._spark_schema())))
@@ -264,15 +265,26 @@ class Partitions:
         return spark_schema(pa.schema([*self._schema, *(pa.field(name, pa.int64()) for name in extra)]))
 
 
-def beyond_partitions(text: str, name: str | None, columns: Sequence[str]) -> UnknownColumn:
+def beyond_partitions(operation: Operation, text: str, name: str | None, columns: Sequence[str]) -> UnknownColumn:
     """Return the error for a `partition_predicate` that names more than the table's partition `columns`."""
     if columns:
         may_name = f"may name partition columns only ({', '.join(columns)})"
     else:
         may_name = "may name partition columns only, and the table has none"
+    elsewhere: str | None = None
+    match operation:
+        case Delete(keys=None) | Update():
+            elsewhere = "predicate"
+        case Write() if operation.mode == "overwrite":
+            elsewhere = "replace_where"
+        case Merge():
+            elsewhere = "on, or into the condition of a clause"
+        case _:
+            pass
+    advice = "" if elsewhere is None else f" A condition on other columns belongs into {elsewhere}."
     return UnknownColumn(
-        f"partition_predicate {text!r} {may_name}; it names {name}.{did_you_mean(name or '', columns)} A condition on "
-        "other columns belongs into the predicate. Nothing was read.",
+        f"partition_predicate {text!r} {may_name}; it names {name}.{did_you_mean(name or '', columns)}{advice} Nothing "
+        "was read.",
         predicate=text,
         column=name,
         columns=list(columns),

@@ -34,6 +34,7 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
         ("clauses",),
     ),
     **dict.fromkeys(("assignments", "updates", "values"), ("set",)),
+    **dict.fromkeys(("startingtimestamp", "startingversion", "startversion"), ("starting", "newer_than", "since")),
     **dict.fromkeys(("alias", "targetname"), ("target_alias",)),
     **dict.fromkeys(("bindings", "queryparams", "sqlparameters"), ("parameters",)),
     **dict.fromkeys(("retention", "retainhours", "retentionperiod"), ("retention_hours",)),

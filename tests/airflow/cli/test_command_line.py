@@ -229,6 +229,17 @@ def test_history_is_told_of_a_table_that_cannot_be_read_here(txlog: Any, folder:
     assert txlog("history", folder.parent).err.startswith("TableNotFound: ")
 
 
+def test_a_name_without_a_catalog_is_answered_with_the_option_for_one(
+    txlog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("history", "snapshot"):
+        said = txlog(command, "sales.orders").err
+        assert said.startswith("TableNotFound: ")
+        assert "If sales.orders is a name in a catalog, name the catalog's connection by --catalog-conn-id." in said
+        assert "--catalog-conn-id" not in txlog(command, "./sales.orders").err
+
+
 def test_history_checks_the_table(txlog: Any, folder: Path) -> None:
     assert txlog("history", folder, "--check").out.splitlines()[-1] == "Nothing unhealthy was found."
     table = Table.open(str(folder))
@@ -656,6 +667,8 @@ def test_the_watermarks_of_a_table_are_shown_and_set(txlog: Any, folder: Path, t
         "others": {},
         "lost": None,
     }
+    said = txlog("incremental", "reset", target, "--consumer", "cc", "--to-version", 1)
+    assert "'cc'. Did you mean 'c'? The table's consumers are c. For a new one, name its source by --source" in said.err
     assert txlog(*words, -1).code == 0
     assert "lost" not in txlog("incremental", "show", target).out
     assert run(None, "incremental", target, **increment).status == "committed"
