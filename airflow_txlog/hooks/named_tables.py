@@ -275,6 +275,8 @@ def with_places(arguments: Mapping[str, Any], place: Callable[[str], str]) -> di
         return changed
 
     found = {name: view(value) if name in _SOURCES else value for name, value in arguments.items()}
+    if isinstance(found.get("requests"), Mapping):
+        found["requests"] = {request: view(subjects) for request, subjects in found["requests"].items()}
     return found | {name: place(found[name]) for name in _TABLES if may_be_name(found.get(name))}
 
 

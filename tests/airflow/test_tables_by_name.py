@@ -341,6 +341,20 @@ def test_the_views_of_a_query_and_a_quarantine_are_names_too(lake: Lake) -> None
     assert lake.table().to_arrow().num_rows == 5
 
 
+def test_the_subjects_of_each_request_are_a_table_by_its_name(lake: Lake) -> None:
+    for name in (lake.name, f"{lake.database}.people"):
+        lake.load(name)
+    found = lake.run(
+        "DeltaEraseOperator",
+        tables={lake.name: "id"},
+        requests={"R-1": table(f"{lake.database}.people")},
+        report_uri=f"{lake.backend.catalog.find(lake.name).uri}-report",
+        writer_hours=0,
+    )
+    assert found["complete"]
+    assert lake.table().to_arrow().num_rows == 0
+
+
 def test_the_hook_and_the_sensor_take_a_name(lake: Lake) -> None:
     lake.load()
     hook = TxlogHook(storage_conn_id=lake.by_name.get("storage_conn_id"), catalog_conn_id="names")

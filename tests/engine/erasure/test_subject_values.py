@@ -91,7 +91,7 @@ def test_columns_of_other_layouts_hold_the_same_subjects(given: Any, kind: DataT
         ([Decimal("1e999999")], DecimalType(10, 2)),
         ([pd.Timestamp(1)], Primitive.TIMESTAMP_NTZ),
     ],
-    ids=repr,
+    ids=lambda each: str(each.type if isinstance(each, pa.Array) else each),
 )
 def test_columns_that_hold_more_than_the_key_are_refused(given: Any, kind: DataType) -> None:
     with pytest.raises(InvalidInput, match="not exactly a") as caught:
