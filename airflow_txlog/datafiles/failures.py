@@ -151,12 +151,12 @@ def _is_identifier(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Misfit:
-    """Why a row of a CSV or JSON file does not fit, if known: at most one of the fields after `column`.
+    """Why a row of a CSV or JSON file does not fit, if known: at most one of `kind`, `quote` and `is_replaced`.
 
-    `kind`: the type of its column that a value is none of. `quote`: a value in quotes holds a doubled quote, and the
-    escape is Spark's default; or a line ends inside of quotes. `separator`: this character cuts the line into the right
-    number of values, and the source's does not. `is_replaced`: a text holds U+FFFD, with which Spark replaces bytes
-    that are not UTF-8.
+    `kind`: the type of its column that a value is none of; `has_blanks` before or after it. `quote`: a value in quotes
+    holds a doubled quote, and the escape is Spark's default; or a line ends inside of quotes. `separator`: this
+    character cuts the line into the right number of values, or that of the only column into several. `is_replaced`: a
+    text holds U+FFFD, with which Spark replaces bytes that are not UTF-8.
     """
 
     column: str | None = None
@@ -164,6 +164,7 @@ class Misfit:
     quote: Literal["doubled", "open"] | None = None
     separator: str | None = None
     is_replaced: bool = False
+    has_blanks: bool = False
 
 
 def separator_of(line: str, count: int | None = None) -> str | None:
@@ -231,6 +232,12 @@ def _unfit_value(misfit: Misfit, line: int | None) -> tuple[str, str]:
         elif misfit.kind == "DATE":
             how = " (year-month-day, without a time of day)"
         what = f"a value of column {misfit.column!r} that is no {misfit.kind}{how}"
+    if misfit.has_blanks:
+        what += ", and has spaces around it"
+        advice = (
+            'To read all values without the spaces around them, set the options "ignoreLeadingWhiteSpace": "true" and '
+            f'"ignoreTrailingWhiteSpace": "true". Otherwise {advice[0].lower()}{advice[1:]}'
+        )
     if misfit.separator is not None:
         advice = set_separator(misfit.separator)
     if line == 1:

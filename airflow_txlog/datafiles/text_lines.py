@@ -322,7 +322,9 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
             raise UnfitRow(number, Misfit(separator=separator_of(lines[number].as_py(), len(columns)))) from None
         raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)
-    return pa.RecordBatch.from_arrays([_typed(each, field, csv) for each, field in texts], schema=columns)
+    is_alone = len(columns) == 1
+    typed = [_typed(each, field, csv, is_alone=is_alone) for each, field in texts]
+    return pa.RecordBatch.from_arrays(typed, schema=columns)
 
 
 def has_doubled_quotes(lines: pa.StringArray, delimiter: str) -> pa.BooleanArray:
@@ -358,8 +360,8 @@ def _check_quotes(lines: pa.StringArray, csv: CsvFormat) -> None:
         raise UnfitRow(_first(is_open), Misfit(quote="open"))
 
 
-def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
-    """Return the values of a column. Raises Uncertain, UnfitRow."""
+def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat, *, is_alone: bool) -> pa.Array:
+    """Return the values of a column, which is the only one with `is_alone`. Raises Uncertain, UnfitRow."""
     [array] = texts.chunks
     is_null = pc.or_(pc.equal(array, ""), pc.equal(array, csv.null))
     array = pc.if_else(is_null, pa.scalar(None, pa.string()), array)
@@ -377,12 +379,18 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat) -> pa.Array:
         except pa.ArrowInvalid:
             # A number beyond its type, or no day of a calendar.
             if csv.is_strict:
-                raise UnfitRow(_first_not_cast(array, kind), Misfit(column=field.name, kind=name)) from None
+                raise _unfit(array, _first_not_cast(array, kind), field.name, name, is_alone=is_alone) from None
     if csv.is_strict and possible is not None:
         fits = pc.match_substring_regex(array, f"^(?:{possible})$")
         if not _all(fits):
-            raise UnfitRow(_first(pc.invert(fits)), Misfit(column=field.name, kind=name))
+            raise _unfit(array, _first(pc.invert(fits)), field.name, name, is_alone=is_alone)
     raise Uncertain(f"column {field.name!r} has a value that may be no {name}")
+
+
+def _unfit(array: pa.Array, number: int, column: str, kind: str, *, is_alone: bool) -> UnfitRow:
+    text: str = array[number].as_py()
+    separator, has_blanks = separator_of(text) if is_alone else None, text != text.strip(_BLANK)
+    return UnfitRow(number, Misfit(column=column, kind=kind, separator=separator, has_blanks=has_blanks))
 
 
 def _first_not_cast(array: pa.Array, kind: pa.DataType) -> int:

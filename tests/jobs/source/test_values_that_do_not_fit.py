@@ -111,6 +111,36 @@ def test_a_forgotten_header_and_another_separator_are_named_with_their_options(
     assert "PERMISSIVE" not in message
 
 
+TRIMMED = {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
+
+
+@pytest.mark.parametrize("line", ["1,2026-11-27, 12.50,1.5,true\n", "1 ,2026-11-27,12.50,1.5,true\n"])
+def test_spaces_around_a_value_are_named_with_their_options(tmp_path: Path, line: str) -> None:
+    message = error_of(load(tmp_path, None, HEADER + GOOD + line))["message"]
+    assert ", and has spaces around it. Nothing was committed" in message
+    assert all(f'"{name}": "true"' in message for name in TRIMMED)
+    assert "spaces around" not in error_of(load(tmp_path, None, HEADER + GOOD.replace("true", "yes")))["message"]
+
+
+@pytest.mark.spark
+def test_spaces_around_values_are_read_with_these_options(tmp_path: Path, spark: SparkSession) -> None:
+    committed(load(tmp_path, spark, HEADER + "1 ,2026-11-27, 12.50 , 1.5, true\n", **TRIMMED))
+    [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
+    assert (row["id"], str(row["amount"]), row["ok"]) == (1, "12.50", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "header"), [("id\n1;secret\n", "true"), ("id;name\n1;secret\n", "true"), ("1;2\n", "false")]
+)
+def test_another_separator_is_named_where_the_schema_has_one_column(tmp_path: Path, text: str, header: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    source = {"format": "csv", "path": str(tmp_path / "a.csv"), "schema": "id INT", "options": {"header": header}}
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+    message = error_of(run_job(spec, None))["message"]
+    assert SEMICOLON in message
+    assert "STRING" not in message, "a text would be the whole line"
+
+
 @pytest.mark.parametrize("session", EXECUTORS, indirect=True)
 def test_values_that_keep_their_meaning_are_read(tmp_path: Path, session: SparkSession | None) -> None:
     text = HEADER + "-7,2026-11-27,-0012.5,12345678901234567890.1234567891,false\n,,,,\n0,0999-12-31,0,0,true\n"
