@@ -300,7 +300,7 @@ def _has_header(context: JobContext, view: FileView, frame: DataFrame) -> bool:
     if not names_this_disk(context.spark):
         return False
     names = None if view.schema is None else names_in_files(view, frame.schema.names)
-    return check_headers_on_disk(view, frame.inputFiles(), names)
+    return check_headers_on_disk(view, frame.inputFiles(), names) is None
 
 
 def _scan_of(

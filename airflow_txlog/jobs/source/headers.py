@@ -30,7 +30,7 @@ from airflow_txlog.datafiles.text_lines import (
     lines_of,
 )
 from airflow_txlog.errors import InvalidInput, SchemaMismatch
-from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, is_strict, is_true, options_of
+from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, OnlySpark, is_strict, is_true, options_of
 
 _READERS = 16
 # A header is short, and a request for it too.
@@ -41,8 +41,38 @@ _ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 Opener = Callable[[str], AbstractContextManager[Any]]
 
 
+# The first bytes of a file whose name says nothing of it: what is wrong, and the advice.
+_WIDE = 'Have it written in UTF-8, or set the options "encoding": "{0}" and "multiLine": "true" for a file on a disk.'
+_OTHER_BYTES = (
+    (rb"\x1f\x8b", "is compressed with gzip, and its name has no .gz at its end", "Give it the ending .gz."),
+    (rb"\x28\xb5\x2f\xfd", "is compressed with zstd, and its name has no .zst at its end", "Give it the ending .zst."),
+    (rb"PK\x03\x04", "is a zip archive", "Unpack it, or have it compressed with gzip."),
+    *(
+        (pattern, f"is text in {name}, and not in the encoding of the source's options", _WIDE.format(name))
+        for pattern, name in (
+            (rb"\xff\xfe\0\0|\0\0\xfe\xff|\0\0\0[^\0]|[^\0]\0\0\0", "UTF-32"),
+            (rb"\xff\xfe|\xfe\xff", "UTF-16"),
+            (rb"[^\0]\0", "UTF-16LE"),
+            (rb"\0[^\0]", "UTF-16BE"),
+        )
+    ),
+)
+
+
 class _OnlySpark(Exception):
-    """Only Spark's own reader finds the header of a file."""
+    """Only Spark's own reader finds the header of a file. `args[0]` is the reason, as a sentence."""
+
+
+class _WithHead:
+    """A stream that keeps its first bytes."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self.head = source, b""
+
+    def read(self, size: int | None = None) -> bytes:
+        data: bytes = self._source.read(size)
+        self.head = self.head or data[:4]
+        return data
 
 
 def has_checked_header(view: FileView) -> bool:
@@ -83,12 +113,13 @@ def given_encoding(options: Mapping[str, str]) -> str:
 
 def check_headers(
     view: FileView, paths: Sequence[str], open_one: Opener, expected: Sequence[str] | None, *, only_here: bool = False
-) -> bool:
+) -> OnlySpark | None:
     """Raise SchemaMismatch if the header of a file has other names than `expected`, None for those of the first file.
 
     Names are compared without regard to case, as Spark compares the names of columns. A file without a line has no
-    header. Returns False if only Spark can find a header, because of an encoding, a compression or a quoted line end.
-    Raises InvalidInput for a file without a line end in its first MiB, and with `only_here` for one that is no text.
+    header. Returns why only Spark can find a header: because of an encoding, a compression or a quoted line end. Raises
+    InvalidInput for a file without a line end in its first MiB, for one whose first bytes are those of a compression or
+    an encoding that nothing names, and with `only_here` for any that is no text.
     """
 
     def found(path: str) -> list[str] | None:
@@ -106,16 +137,16 @@ def check_headers(
     except _OnlySpark as error:
         if only_here and isinstance(error.__cause__, InvalidInput):
             raise error.__cause__ from None
-        return False
+        return OnlySpark(f"the header of a CSV file is one that this process cannot find: {error.args[0]}")
     finally:
         pool.shutdown(cancel_futures=True)
-    return True
+    return None
 
 
-def check_headers_on_disk(view: FileView, uris: Sequence[str], names: Sequence[str] | None) -> bool:
+def check_headers_on_disk(view: FileView, uris: Sequence[str], names: Sequence[str] | None) -> OnlySpark | None:
     """Do the same for files that Spark names, on this machine's disk."""
     if not all(uri.startswith("file:/") for uri in uris):
-        return False
+        return OnlySpark("the files are on no disk of this machine")
     paths = sorted("/" + unquote(uri).removeprefix("file:").lstrip("/") for uri in uris)
     if names is None:
         return check_headers(view, paths, _opened, None)
@@ -211,13 +242,19 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
     options = options_of(view)
     encoding = encoding_named(given_encoding(options), with_aliases=True)
     line_end = options.get("linesep")
-    is_odd_end = line_end not in (None, "\r\n") and len(line_end or "") > 1
-    if encoding is None or path.rpartition(".")[2] in OTHER_CODECS or is_odd_end:
-        raise _OnlySpark
+    name, codec, stream = path.rpartition("/")[2], compression_of(path), _WithHead(None)
+    if encoding is None:
+        raise _OnlySpark(f"{name} is in the encoding {given_encoding(options)}")
+    if path.rpartition(".")[2] in OTHER_CODECS:
+        raise _OnlySpark(f"{name} has a compression that only Spark reads")
+    if line_end not in (None, "\r\n") and len(line_end or "") > 1:
+        raise _OnlySpark("the option lineSep has several characters")
     text = TextFormat(encoding=encoding, line_end=line_end, drops_blank=True, comment=options.get("comment") or None)
     try:
-        with reading_source(path.rpartition("/")[2], "CSV"), open_one(path) as source:
-            codec = compression_of(path)
+        with reading_source(name, "CSV"), open_one(path) as opened:
+            stream = _WithHead(opened)
+            # Arrow itself reads what is compressed.
+            source = stream if codec is None else opened
             lines = next(lines_of(source, codec, text, block_bytes=_BLOCK_BYTES, most_bytes=_MOST_BYTES), None)
     except TooMuchText:
         raise InvalidInput(
@@ -226,8 +263,13 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
             file=path,
         ) from None
     except InvalidInput as error:
+        _check_first_bytes(path, stream)
         # Its reader shows what is wrong with the bytes, or skips the file.
-        raise _OnlySpark from error
+        is_undecoded = isinstance(error.__cause__, UnicodeDecodeError)
+        what = f"has bytes that are not {given_encoding(options)}" if is_undecoded else "cannot be read as text"
+        raise _OnlySpark(f"{name} {what}") from error
+    if re.search(rb"[\0-\x08]", stream.head):
+        _check_first_bytes(path, stream)
     if lines is None:
         return None
     mark = given_separator(options)
@@ -236,14 +278,21 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
     return _names_in(lines[0].as_py(), mark, options)
 
 
+def _check_first_bytes(path: str, stream: _WithHead) -> None:
+    """Raise InvalidInput if the first bytes of a file are those of a compression or of another encoding."""
+    for pattern, what, advice in _OTHER_BYTES:
+        if re.match(pattern, stream.head):
+            raise InvalidInput(f"The source's file {path} {what}. Nothing was read. {advice}", file=path) from None
+
+
 def _names_in(line: str, mark: str, options: dict[str, str]) -> list[str]:
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")
     if is_true(options, "multiline") and line.count(quote) % 2:
-        raise _OnlySpark
+        raise _OnlySpark("a quote does not end in its first line")
     if len(mark) > 1 or len(quote) != 1 or len(escape) != 1 or quote not in line:
         return [name.strip(quote) for name in line.split(mark)]
     try:
         [names] = csv.reader([line], delimiter=mark, quotechar=quote, escapechar=None if escape == quote else escape)
     except (csv.Error, TypeError, ValueError) as error:
-        raise _OnlySpark from error
+        raise _OnlySpark("the separator, quotes or escapes of its first line are unusual") from error
     return names

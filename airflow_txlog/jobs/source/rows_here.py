@@ -183,8 +183,7 @@ def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpar
     rows = _planned(found, view.columns, view.costs, make_scan, in_pieces=False)
     if isinstance(rows, OnlySpark) or not has_checked_header(found.view):
         return rows
-    is_found = check_headers(found.view, list(found.sizes), found.store.open_input, view.columns.names)
-    return rows if is_found else OnlySpark("the header of a CSV file is one that this process cannot find")
+    return check_headers(found.view, list(found.sizes), found.store.open_input, view.columns.names) or rows
 
 
 def _planned(

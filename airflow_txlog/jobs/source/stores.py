@@ -229,7 +229,7 @@ class _Read:
         if has_checked_header(self._view):
             expected = None if self._given is None else names_in_files(self._view, in_files.names)
             opener, paths = self._found.store.open_input, [file.path for file in files]
-            if not check_headers(self._view, paths, opener, expected, only_here=True):
+            if check_headers(self._view, paths, opener, expected, only_here=True) is not None:
                 advice = "Correct the file, set enforceSchema=true to take the columns by position"
                 raise refused(self._argument, "a header that cannot be found and compared", advice)
         strict = strict_columns(self._view, None if self._given is None else in_files, has_bytes=False)

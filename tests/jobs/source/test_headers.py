@@ -162,6 +162,50 @@ def test_a_header_that_is_not_found_is_not_taken_for_equal(tmp_path: Path, sessi
     assert error["facts"].get("needs_spark") if session is None else error["type"] == "SchemaMismatch"
 
 
+OTHER_BYTES: dict[str, tuple[bytes, str]] = {
+    "UTF-16 with a mark": (
+        (SAME + ROW).decode().encode("utf-16"),
+        "is text in UTF-16, and not in the encoding of the ",
+    ),
+    "UTF-16": ((SAME + ROW).decode().encode("utf-16-le"), 'or set the options "encoding": "UTF-16LE" and'),
+    "UTF-32": ((SAME + ROW).decode().encode("utf-32"), "is text in UTF-32"),
+    "gzip": (
+        gzip.compress(SAME + ROW),
+        "is compressed with gzip, and its name has no .gz at its end. Nothing was read",
+    ),
+    "zip": (b"PK\x03\x04\x14\x00\x08\x00\x08\x00\xe9\n", "is a zip archive. Nothing was read. Unpack it"),
+    "zstd": (b"\x28\xb5\x2f\xfd\x04\x00\xe9\n", "is compressed with zstd"),
+}
+
+
+@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
+@pytest.mark.parametrize("name", OTHER_BYTES)
+def test_another_encoding_and_a_compression_without_its_ending_are_named(
+    tmp_path: Path, session: SparkSession | None, name: str
+) -> None:
+    data, text = OTHER_BYTES[name]
+    for options in ({}, {"multiLine": "true"}) if session is not None else ({},):
+        error = error_of(load(tmp_path, session, {"a.csv": data}, **options))
+        assert error["type"] == "InvalidInput"
+        assert text in error["message"]
+        assert error["facts"]["file"].endswith("a.csv")
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "why"),
+    [
+        (SAME + b"1,2026-11-27,1,\xe9\n", {}, "a.csv has bytes that are not UTF-8"),
+        (b'"' + b"x" * 200_000 + b'",day,customer,amount\n', {}, "quotes or escapes of its first line are unusual"),
+    ],
+)
+def test_the_reason_for_spark_says_why_a_header_is_not_found(
+    tmp_path: Path, data: bytes, options: dict[str, str], why: str
+) -> None:
+    error = error_of(load(tmp_path, None, {"a.csv": data}, **options))
+    assert error["facts"].get("needs_spark")
+    assert why in error["message"]
+
+
 @pytest.mark.parametrize("session", EXECUTORS, indirect=True)
 def test_a_file_without_line_ends_is_not_read_for_its_header(tmp_path: Path, session: SparkSession | None) -> None:
     for name, data in (("a.csv.gz", gzip.compress(b"x" * 50_000_000, 1)), ("a.csv", b"x" * 2_000_000)):
