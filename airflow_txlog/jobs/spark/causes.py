@@ -255,6 +255,9 @@ def _spark_cause_of(error: PySparkException, text: str, full: str, chain: str) -
 
 def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], message: str) -> Cause:
     allowed = FACTS | _FACTS_OF.get(condition.split(".")[0], frozenset())
+    if condition == OTHER_ENCODING and raw.get("functionName", "").strip("`").startswith(_FILE_OPTIONS):
+        # The author's own option. A function of SQL may take its encoding from a row.
+        allowed |= {"charset"}
     facts = {key: " ".join(value.split())[:_FACT_CHARS] for key, value in raw.items() if key in allowed}
     cause = Cause(name=name, condition=condition, state=None if state is None else str(state), facts=facts)
     trace = raw.get("traceback") or (message if _TRACEBACK in message else "")
@@ -262,6 +265,9 @@ def _with_condition(name: str, condition: str, state: Any, raw: dict[str, str], 
         return dataclasses.replace(cause, found=_refused_value(raw.get("errorMessage", "")))
     return _of_worker(cause, trace) if condition.startswith("PYTHON_EXCEPTION") else cause
 
+
+OTHER_ENCODING = "INVALID_PARAMETER_VALUE.CHARSET"
+_FILE_OPTIONS = ("CSVOptions", "JSONOptions")
 
 # Columns whose values our own expressions refuse, by marks that no other text has.
 _SECRET = secrets.token_bytes(16)

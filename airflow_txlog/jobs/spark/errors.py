@@ -7,6 +7,7 @@ Spark's own class.
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 import traceback
@@ -44,6 +45,8 @@ _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re
 # SQLSTATE classes that blame the data: cardinality ("more than one row"), data exception (a cast that fails, a division
 # by zero, a value that overflows), integrity (a map key twice), an error that the SQL itself raises.
 _DATA_EXCEPTIONS = ("21", "22", "23", "P0")
+# Source: Spark, CharsetProvider.
+_ENCODINGS = ("US-ASCII", "ISO-8859-1", "UTF-8", "UTF-16BE", "UTF-16LE", "UTF-16", "UTF-32")
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _OTHER_HEADER = "_LEGACY_ERROR_TEMP_3241"
 _OTHER_TYPE = "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH"
@@ -139,6 +142,9 @@ def translate(error: Exception, what: str) -> TxlogError:
     if any((cause.condition or "").startswith(_MALFORMED) for cause in causes):
         file = next((cause.facts["path"] for cause in causes if "path" in cause.facts), None)
         return row_does_not_fit(file, Misfit())
+    encoding = next((cause.facts["charset"] for cause in causes if "charset" in cause.facts), None)
+    if encoding is not None:
+        return _other_encoding(encoding)
     # Before any other match: Spark's message about the data quotes a value, which may look like any failure.
     blamed = next((cause for cause in causes if (cause.state or "").startswith(_DATA_EXCEPTIONS)), None)
     if blamed is not None:
@@ -168,6 +174,25 @@ def translate(error: Exception, what: str) -> TxlogError:
     is_of_spark = isinstance(error, PySparkException | Py4JError)
     cause = f"Spark raised {causes[-1].name}: {describe(error)}" if is_of_spark else text_of(error)
     return _job_error(f"Cannot {what}: {cause}", _first(causes, "condition") or type(error).__name__)
+
+
+def _other_encoding(name: str) -> InvalidInput:
+    """Return the error for a source in an encoding that Spark knows by another name, or not without a setting."""
+    try:
+        found = codecs.lookup(name).name
+    except LookupError:
+        found = ""
+    same = next((known for known in _ENCODINGS if codecs.lookup(known).name == found), None)
+    advice = (
+        "Have the files written in UTF-8, or give the job the setting spark.sql.legacy.javaCharsets=true, with which "
+        "Spark reads the encodings of Java, such as windows-1252."
+    )
+    if same is not None:
+        advice = f'Did you mean "encoding": "{same}"?'
+    return InvalidInput(
+        f"The source's encoding {name!r} is none that Spark knows by this name: {', '.join(_ENCODINGS)}. Nothing was "
+        f"committed. {advice}"
+    )
 
 
 def _first(causes: Sequence[Cause], name: str) -> Any:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_txlog.engine import Table
 from airflow_txlog.errors import CorruptCommit, TableNotFound
 from airflow_txlog.jobs.spark.errors import translate
 from airflow_txlog.storage.clouds import answer_error, no_credentials
-from tests.helpers.jobs import error_of, rows, run
+from tests.helpers.jobs import committed, error_of, rows, run
 from tests.helpers.rows import make_table
 
 if TYPE_CHECKING:
@@ -133,6 +134,33 @@ def test_no_message_begins_with_the_name_of_its_class() -> None:
     assert (str(error), error.message) == ("/t has no log", "/t has no log")
     assert json.loads(json.dumps(error.to_dict()))["message"] == "/t has no log"
     assert str(CorruptCommit("the file is empty")) == "the file is empty"
+
+
+@pytest.mark.spark
+def test_an_encoding_that_spark_does_not_know_is_named(tmp_path: Path, spark: SparkSession) -> None:
+    table = make_table(tmp_path / "t", rows(3))
+    (tmp_path / "a.csv").write_bytes("name\n€\n".encode("cp1252"))
+
+    def load(encoding: str, **more: Any) -> Any:
+        options = {"header": "true", "encoding": encoding}
+        source = {"format": "csv", "path": str(tmp_path / "a.csv"), "schema": "name STRING", "options": options}
+        return run(spark, "write", table, source=source, **more)
+
+    for name, advice in {"latin1": 'Did you mean "encoding": "ISO-8859-1"?', "cp1252": "javaCharsets=true"}.items():
+        error = error_of(load(name))
+        assert error["type"] == "InvalidInput"
+        assert f"The source's encoding '{name}' is none that Spark knows by this name: US-ASCII" in error["message"]
+        assert advice in error["message"]
+    spark.conf.set("spark.sql.legacy.javaCharsets", "true")
+    try:
+        committed(load("cp1252"))
+    finally:
+        spark.conf.unset("spark.sql.legacy.javaCharsets")
+    assert "€" in Table.open(str(tmp_path / "t")).to_arrow().column("name").to_pylist()
+    sql = "SELECT string(encode(c, c)) AS name FROM VALUES ('secret-key') AS v(c)"
+    error = error_of(run(spark, "write", table, source={"sql": sql}))
+    assert SECRET not in str(error)
+    assert "The source's encoding" not in error["message"]
 
 
 @pytest.mark.spark
