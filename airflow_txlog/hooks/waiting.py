@@ -11,7 +11,6 @@ import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from airflow_txlog.errors import InvalidInput
@@ -124,6 +123,8 @@ def _texts(name: str, value: Any) -> list[str] | None:
 
 
 def _operations(value: Any) -> list[str] | None:
+    from difflib import get_close_matches  # a trigger imports this module
+
     texts = _texts("operation", value)
     for text in texts or ():
         written = _WRITTEN_AS.get(text.upper())

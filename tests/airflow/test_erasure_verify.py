@@ -190,7 +190,7 @@ def test_rendered_subjects_are_hidden(tmp_path: Path) -> None:
     task = operator(tmp_path, {"/t": "email"})
     task.render_template_fields({})  # type: ignore[typeddict-item]
     assert "canary" not in repr(task.subjects)
-    assert task.job_arguments()["keys"] == {"column": "email", "values": [SUBJECT]}
+    assert task.job_arguments()["subjects"] == {"column": "email", "values": [SUBJECT]}
 
 
 def test_tables_that_read_these_and_are_not_covered_are_named(tmp_path: Path) -> None:
