@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook, get_current_context
 
@@ -261,8 +261,10 @@ def _other_rows(result: JobResult, rows: object, others: Mapping[str, Any]) -> s
     if result.status != "already_done" or name not in result.metrics or any(map(others.get, _LEAVE_ROWS_OUT)):
         return None
     # Only what has its length without being read: a frame of pandas or polars, a table or batch of Arrow.
-    is_frame = type(rows).__name__ == "DataFrame"
-    given = len(cast("Sized", rows)) if is_frame else getattr(rows, "num_rows", None)
+    if type(rows).__name__ == "DataFrame" and isinstance(rows, Sized):
+        given: Any = len(rows)
+    else:
+        given = getattr(rows, "num_rows", None)
     done = result.metrics[name]
     if not isinstance(given, int) or given == done:
         return None

@@ -32,7 +32,7 @@ _OPERATIONS = (
 # What no history has, although an operator, a mode or a method is called so.
 _WRITTEN_AS = {"UPSERT": "MERGE", "APPEND": "WRITE", "OVERWRITE": "WRITE"}
 # The least likeness of a misspelt name.
-_LIKE = 0.8
+_LIKE = 0.85
 
 
 def condition_of(

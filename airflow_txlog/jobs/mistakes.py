@@ -11,7 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import (
@@ -257,7 +257,7 @@ class _Checks:
         given = self._columns_of(operation.source, "source")
         columns = _evolved(self._columns, given) if operation.schema_evolution else self._columns
         target = NamedRows(alias=operation.target_alias, columns=columns)
-        lacks = partial(_has_no_struct, operation.source)
+        lacks = cache(partial(_has_no_struct, operation.source))
         source = NamedRows(alias=operation.source_alias, columns=given, whose="the source", lacks=lacks)
         self._check_condition(operation.on, [target, source])
         seen = {"matched": [target, source], "not_matched": [source], "not_matched_by_source": [target]}
@@ -402,6 +402,10 @@ def _is_date(operand: Expression, rows: Sequence[NamedRows]) -> bool:
     return not is_struct and len(found) == 1 and found[0] is not None and found[0].type is Primitive.DATE
 
 
+# Words that name columns which the text does not: members of structs, and col1.
+_NAMING = frozenset(("inline", "inline_outer", "values"))
+
+
 def _has_no_struct(source: AnySource, name: str) -> bool:
     """Return whether no column of the source can be a struct of this name, whatever its files hold."""
     if isinstance(source, FileView):
@@ -414,10 +418,11 @@ def _has_no_struct(source: AnySource, name: str) -> bool:
     in_texts = any(name.lower() in token.text.lower() for token in cut.tokens if token.kind == "string")
     if cut.problem is not None or name.lower() in words or in_texts or "table" in words or "select" not in words:
         return False
-    if cut.tokens[0].word == "from":
+    if cut.tokens[0].word == "from" or not words.isdisjoint(_NAMING):
         return False
     has_star = any(token.text == "*" for token in cut.tokens)
-    return not has_star or all(isinstance(view, FileView) and view.format == "csv" for view in source.views.values())
+    views = source.views.values()
+    return not has_star or (bool(views) and all(isinstance(view, FileView) and view.format == "csv" for view in views))
 
 
 def _in_quotes(text: str) -> str:

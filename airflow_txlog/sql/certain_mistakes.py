@@ -49,6 +49,9 @@ _TYPES = (
 def wrong_type(columns: str) -> str | None:
     """Return what is wrong with the first type in `id BIGINT, day DATE` that Spark does not know; None without one."""
     cut = sql_text(columns)
+    if cut.tokens and cut.tokens[0].text.upper() in _TYPES and not any(token.symbol == "," for token in cut.tokens):
+        # One type of several words, such as INTERVAL DAY TO SECOND.
+        return None
     depth = 0
     for before, name, kind in () if cut.problem is not None else neighbours(cut.tokens):
         is_column = depth == 0 and (before is OUTSIDE or before.symbol == ",") and name.is_name
@@ -66,15 +69,26 @@ def compared_with_itself(text: str, aliases: tuple[str, str]) -> str | None:
     """
     around = [OUTSIDE, *sql_text(text).tokens, OUTSIDE]
     others = {alias.lower(): other for alias, other in zip(aliases, reversed(aliases), strict=True)}
+    groups: list[bool] = []
     for at in range(len(around) - 8):
         before, alias, dot, column, equals, *right, after = around[at : at + 9]
+        if before == OPEN:
+            # Only in brackets of the condition itself: in NOT (…) or f(…) it may be meant.
+            outer = around[at - 1]
+            groups.append(outer in (OUTSIDE, OPEN) or outer.word in _CONNECTING)
+        elif before == CLOSE and groups:
+            groups.pop()
         is_equality = equals.symbol in ("=", "==", "<=>") and dot == DOT == right[1]
         is_whole = before in (OUTSIDE, OPEN) or before.word in _CONNECTING
         is_whole = is_whole and (after in (OUTSIDE, CLOSE) or after.word in _CONNECTING)
         is_same = [each.text.lower() for each in (alias, dot, column)] == [each.text.lower() for each in right]
-        if is_equality and is_whole and is_same and column.is_name and alias.text.lower() in others:
-            other = others[alias.text.lower()]
-            return f"compares {alias.text}.{column.text} with itself. Did you mean {other}.{column.text} on one side?"
+        is_mistake = is_equality and is_whole and is_same and all(groups)
+        if is_mistake and column.is_name and alias.text.lower() in others:
+            name, other = f"{alias.text}.{column.text}", others[alias.text.lower()]
+            return (
+                f"compares {name} with itself. Did you mean {other}.{column.text} on one side? For rows with a value "
+                f"there, write {name} IS NOT NULL"
+            )
     return None
 
 

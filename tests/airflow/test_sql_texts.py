@@ -79,7 +79,17 @@ def test_what_is_wrong_in_any_rendering_is_refused_at_once(operator: Callable[[]
         operator()
 
 
-@pytest.mark.parametrize("on", ["t.id = s.id", "t.s.id = s.id", "t.id = t.id + s.id", "t.a = t.b AND t.id = s.id"])
+@pytest.mark.parametrize(
+    "on",
+    [
+        "t.id = s.id",
+        "t.s.id = s.id",
+        "t.id = t.id + s.id",
+        "t.a = t.b AND t.id = s.id",
+        "t.id = s.id AND NOT (t.a = t.a)",
+        "s.has_a = (t.a = t.a) AND f((t.a = t.a))",
+    ],
+)
 def test_a_column_that_is_not_compared_with_itself_passes(on: str) -> None:
     merge(on=on)
 

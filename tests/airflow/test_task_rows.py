@@ -550,6 +550,9 @@ def test_a_key_that_was_used_for_another_number_of_rows_is_warned_of(
         status, (line,) = work(fewer)
         assert status == "already_done"
         assert "at version 1, with 3 rows: the 1 row given" in line
+    # As PySpark's: to count its rows is to read them.
+    stream = {"__arrow_c_stream__": lambda self, schema=None: ROWS[:1].__arrow_c_stream__(schema)}
+    assert work(type("DataFrame", (), stream)()) == ("already_done", [])
 
 
 def test_calls_with_a_key_may_change_in_number_and_order_between_two_tries(task: Task, table: str) -> None:

@@ -113,6 +113,8 @@ def test_a_wrong_alias_is_refused_with_the_aliases_and_the_columns_of_each_side(
         ("merge", merge(on="target.id = source.id"), "target.id", "In a MERGE the table is called t and the source s"),
         ("merge", merge(source={"sql": "SELECT target FROM range(3)"}, on="target.id = s.id"), None, None),
         ("merge", merge(source={"sql": "SELECT inline(f('target')) FROM range(3)"}, on="target.id = s.id"), None, None),
+        ("merge", merge(source={"sql": "SELECT id, inline(f(1)) FROM range(3)"}, on="target.id = s.id"), None, None),
+        ("merge", merge(source={"sql": "SELECT * FROM VALUES (f(1))"}, on="col1.a = s.id"), None, None),
         ("merge", merge(source={"sql": "TABLE r"}, on="target.id = s.id"), None, None),
         ("merge", merge(clauses=[{**UPDATE, "set": {"naem": "s.name"}}]), "naem", "Did you mean 'name'?"),
         ("merge", merge(clauses=[{**UPDATE, "set": {"t.naem": "s.name"}}]), "t.naem", "does not have"),

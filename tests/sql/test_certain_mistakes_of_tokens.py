@@ -111,5 +111,6 @@ def test_a_type_that_spark_does_not_know_is_named_with_the_nearest() -> None:
         "id: BIGINT",
         "struct<a: odd>",
         "odd",
+        "INTERVAL DAY TO SECOND",
     ):
         assert wrong_type(fits) is None
