@@ -154,22 +154,22 @@ class Misfit:
     """Why a row of a CSV or JSON file does not fit, if known: at most one of `kind`, `quote` and `is_replaced`.
 
     `kind`: the type of its column that a value is none of; `has_blanks` before or after it. `quote`: a value in quotes
-    holds a doubled quote, and the escape is Spark's default; or a line ends inside of quotes. `separator`: this
-    character cuts the line into the right number of values, or that of the only column into several. `is_replaced`: a
-    text holds U+FFFD, with which Spark replaces bytes that are not UTF-8.
+    holds a doubled quote, and the escape is Spark's default; or Spark's values do not show whether one does; or a line
+    ends inside of quotes. `separator`: this character cuts the line into the right number of values, or that of the
+    only column into several. `is_replaced`: a text holds U+FFFD, with which Spark replaces bytes that are not UTF-8.
     """
 
     column: str | None = None
     kind: str = ""
-    quote: Literal["doubled", "open"] | None = None
+    quote: Literal["doubled", "unclear", "open"] | None = None
     separator: str | None = None
     is_replaced: bool = False
     has_blanks: bool = False
 
 
-def separator_of(line: str, count: int | None = None) -> str | None:
-    """Return the usual separator that cuts a line into two or more values: this number, if any is given."""
-    counts = ((mark, line.count(mark) + 1) for mark in (";", "\t", "|", ","))
+def separator_of(line: str, given: str, count: int | None = None) -> str | None:
+    """Return a usual separator, not the given one, that cuts a line into two or more values: `count`, if not None."""
+    counts = ((mark, line.count(mark) + 1) for mark in (";", "\t", "|", ",") if mark != given)
     return next((mark for mark, found in counts if found > 1 and count in (None, found)), None)
 
 
@@ -209,6 +209,13 @@ def _misread_text(misfit: Misfit) -> tuple[str, str]:
             '"escape": "\\"". If it writes a backslash before it, set "escape": "\\\\": Spark then keeps them as they '
             "are.",
         )
+    if misfit.quote == "unclear":
+        return (
+            f"a quote{place} that Spark may have read otherwise",
+            'Write each text that has a quote in quotes, and set the option "escape": "\\"" if a quote in it is '
+            'written twice (RFC 4180: pandas, Excel, PostgreSQL), or "\\\\" if it has a backslash before it. If quotes '
+            'mean nothing in the file, set "quote": "".',
+        )
     return (
         f"a quote that does not end in its line{place}",
         "If the value has a line break, put the file on a disk that Spark's workers share, and set the options "
@@ -219,6 +226,9 @@ def _misread_text(misfit: Misfit) -> tuple[str, str]:
 def _unfit_value(misfit: Misfit, line: int | None) -> tuple[str, str]:
     """Return what is wrong, and the advice."""
     advice = "Correct the file, or give the column the type STRING and convert it in a query."
+    if misfit.separator is not None:
+        # A text would be the whole line.
+        advice = "Correct the file."
     if misfit.column is None:
         what = "a row that does not fit the columns: a value of another type, or more or fewer values"
         advice += (
@@ -239,7 +249,8 @@ def _unfit_value(misfit: Misfit, line: int | None) -> tuple[str, str]:
             f'"ignoreTrailingWhiteSpace": "true". Otherwise {advice[0].lower()}{advice[1:]}'
         )
     if misfit.separator is not None:
-        advice = set_separator(misfit.separator)
+        # Not alone: one row may lack values.
+        advice += f" {set_separator(misfit.separator)}"
     if line == 1:
         # With the option, the first line is no row. With PERMISSIVE it would become a row of NULL.
         advice = f'If the first line is a header, set the option "header": "true". {advice}'

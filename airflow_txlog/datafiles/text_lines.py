@@ -319,7 +319,8 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
         if csv.is_strict:
             marks = pc.count_substring(pc.replace_substring_regex(lines, f'"{_DOUBLED}"', ""), csv.delimiter)
             number = _first(pc.not_equal(marks, len(columns) - 1))
-            raise UnfitRow(number, Misfit(separator=separator_of(lines[number].as_py(), len(columns)))) from None
+            separator = separator_of(lines[number].as_py(), csv.delimiter, len(columns))
+            raise UnfitRow(number, Misfit(separator=separator)) from None
         raise Uncertain("a line has another number of values than the schema has columns") from None
     texts = zip(found.combine_chunks().columns, columns, strict=True)
     is_alone = len(columns) == 1
@@ -363,6 +364,7 @@ def _check_quotes(lines: pa.StringArray, csv: CsvFormat) -> None:
 def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat, *, is_alone: bool) -> pa.Array:
     """Return the values of a column, which is the only one with `is_alone`. Raises Uncertain, UnfitRow."""
     [array] = texts.chunks
+    alone = csv.delimiter if is_alone else None
     is_null = pc.or_(pc.equal(array, ""), pc.equal(array, csv.null))
     array = pc.if_else(is_null, pa.scalar(None, pa.string()), array)
     kind = field.type
@@ -379,17 +381,18 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat, *, is_alone:
         except pa.ArrowInvalid:
             # A number beyond its type, or no day of a calendar.
             if csv.is_strict:
-                raise _unfit(array, _first_not_cast(array, kind), field.name, name, is_alone=is_alone) from None
+                raise _unfit(array, _first_not_cast(array, kind), field.name, name, alone) from None
     if csv.is_strict and possible is not None:
         fits = pc.match_substring_regex(array, f"^(?:{possible})$")
         if not _all(fits):
-            raise _unfit(array, _first(pc.invert(fits)), field.name, name, is_alone=is_alone)
+            raise _unfit(array, _first(pc.invert(fits)), field.name, name, alone)
     raise Uncertain(f"column {field.name!r} has a value that may be no {name}")
 
 
-def _unfit(array: pa.Array, number: int, column: str, kind: str, *, is_alone: bool) -> UnfitRow:
+def _unfit(array: pa.Array, number: int, column: str, kind: str, alone: str | None) -> UnfitRow:
+    """Return the error for a value. `alone`: the separator, if the column is the only one."""
     text: str = array[number].as_py()
-    separator, has_blanks = separator_of(text) if is_alone else None, text != text.strip(_BLANK)
+    separator, has_blanks = separator_of(text, alone) if alone else None, text != text.strip(_BLANK)
     return UnfitRow(number, Misfit(column=column, kind=kind, separator=separator, has_blanks=has_blanks))
 
 

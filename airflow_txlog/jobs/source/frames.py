@@ -39,7 +39,12 @@ from airflow_txlog.jobs.files.stage import load
 from airflow_txlog.jobs.source.columns import MAX_FILES, SourceColumns, columns_as_given, found_with_columns
 from airflow_txlog.jobs.source.footers import NotSpark, notes_in
 from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan
-from airflow_txlog.jobs.source.headers import check_headers_on_disk, has_checked_header, names_in_files
+from airflow_txlog.jobs.source.headers import (
+    check_headers_on_disk,
+    check_separator,
+    has_checked_header,
+    names_in_files,
+)
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.listing import (
     OnlySpark,
@@ -216,6 +221,7 @@ def _view(
     if isinstance(view, RowsInProcess):
         return _written_down(context, given_rows(context, argument, target))
     try:
+        check_separator(view, argument)
         check_shows_quotes(view, argument)
         if is_listed_here(view.paths, argument):
             return _read_here(context, files_in_store(context, view, argument))

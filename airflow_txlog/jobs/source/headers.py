@@ -29,7 +29,7 @@ from airflow_txlog.datafiles.text_lines import (
     has_doubled_quotes,
     lines_of,
 )
-from airflow_txlog.errors import InvalidInput, SchemaMismatch
+from airflow_txlog.errors import InvalidInput, InvalidJobSpec, SchemaMismatch
 from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, OnlySpark, is_strict, is_true, options_of
 
 _READERS = 16
@@ -104,6 +104,16 @@ def given_separator(options: Mapping[str, str]) -> str:
     """
     text = options.get("sep", options.get("delimiter", ","))
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text)
+
+
+def check_separator(view: FileView, argument: str) -> None:
+    """Raise InvalidJobSpec (`argument`) for an empty separator."""
+    if view.format == "csv" and not given_separator(options_of(view)):
+        raise InvalidJobSpec(
+            f'{argument}: the option "sep" is empty. Set it to what is between the values, such as ";", or leave it '
+            "out. Nothing was read.",
+            argument=f"{argument}.options",
+        )
 
 
 def given_encoding(options: Mapping[str, str]) -> str:
@@ -191,8 +201,8 @@ def _other_header(
         )
     facts = {"columns": list(names), "file": path, "found": [name for name in header if name.strip().lower() in ours]}
     # Also in a row with commas in its numbers.
-    other = separator_of(mark.join(header), len(names)) if len(header) != len(names) else None
-    other = other or (separator_of(header[0]) if len(header) == 1 else None)
+    other = separator_of(mark.join(header), mark, len(names)) if len(header) != len(names) else None
+    other = other or (separator_of(header[0], mark) if len(header) == 1 else None)
     separator = "" if other is None else f" {set_separator(other)}"
     if other is not None and set(_lower(mark.join(header).split(other))) & set(ours):
         return SchemaMismatch(
@@ -241,7 +251,7 @@ def _opened(path: str) -> pa.NativeFile:
 def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
     options = options_of(view)
     encoding = encoding_named(given_encoding(options), with_aliases=True)
-    line_end = options.get("linesep")
+    line_end, mark = options.get("linesep"), given_separator(options)
     name, codec, stream = path.rpartition("/")[2], compression_of(path), _WithHead(None)
     if encoding is None:
         raise _OnlySpark(f"{name} is in the encoding {given_encoding(options)}")
@@ -263,23 +273,27 @@ def _header_of(view: FileView, path: str, open_one: Opener) -> list[str] | None:
             file=path,
         ) from None
     except InvalidInput as error:
-        _check_first_bytes(path, stream)
+        _check_first_bytes(path, stream, mark)
         # Its reader shows what is wrong with the bytes, or skips the file.
         is_undecoded = isinstance(error.__cause__, UnicodeDecodeError)
         what = f"has bytes that are not {given_encoding(options)}" if is_undecoded else "cannot be read as text"
         raise _OnlySpark(f"{name} {what}") from error
     if re.search(rb"[\0-\x08]", stream.head):
-        _check_first_bytes(path, stream)
+        _check_first_bytes(path, stream, mark)
     if lines is None:
         return None
-    mark = given_separator(options)
     if len(mark) == 1 and checked_quote(view) == '"' and has_doubled_quotes(lines[:1], mark)[0].as_py():
         raise row_does_not_fit(path, Misfit(quote="doubled"))
     return _names_in(lines[0].as_py(), mark, options)
 
 
-def _check_first_bytes(path: str, stream: _WithHead) -> None:
-    """Raise InvalidInput if the first bytes of a file are those of a compression or of another encoding."""
+def _check_first_bytes(path: str, stream: _WithHead, mark: str) -> None:
+    """Raise InvalidInput if the first bytes of a file are those of a compression or of another encoding.
+
+    `mark`: the separator. One with a NUL looks like part of a wide character.
+    """
+    if "\0" in mark:
+        return
     for pattern, what, advice in _OTHER_BYTES:
         if re.match(pattern, stream.head):
             raise InvalidInput(f"The source's file {path} {what}. Nothing was read. {advice}", file=path) from None

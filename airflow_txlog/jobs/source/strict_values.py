@@ -159,7 +159,10 @@ class StrictColumns:
         """Return True for a row whose texts, in these columns, pass the checks. For any other one it raises."""
         right = F.lit(True)
         if self.quote is not None:
-            refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(quote='doubled'))} "), file))
+            # Of such files the check refuses also texts without a doubled quote.
+            is_unclear = self.has_lines or len(self.separator) > 1
+            misfit = Misfit(quote="unclear" if is_unclear else "doubled")
+            refusal = F.raise_error(F.concat(F.lit(f"{mark_of(misfit)} "), file))
             right = F.when(self._has_doubled_quote(frame, self.quote), refusal).otherwise(right)
         names = [name for name in names if name.lower() not in self.folders]
         if self.may_replace and names:

@@ -179,7 +179,8 @@ def translate(error: Exception, what: str) -> TxlogError:
 def _other_encoding(name: str) -> InvalidInput:
     """Return the error for a source in an encoding that Spark knows by another name, or not without a setting."""
     try:
-        found = codecs.lookup(name).name
+        # Spark reads a file with the mark as UTF-8.
+        found = codecs.lookup(name).name.removesuffix("-sig")
     except LookupError:
         found = ""
     same = next((known for known in _ENCODINGS if codecs.lookup(known).name == found), None)

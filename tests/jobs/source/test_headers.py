@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.contract.job import JobResult
+from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import TableNotFound
 from airflow_txlog.jobs.run import run_job
+from airflow_txlog.jobs.source.headers import check_headers_on_disk
 from airflow_txlog.jobs.spark.session import names_this_disk
 from tests.helpers.connected import connect_server, run_connected
 from tests.helpers.jobs import committed, error_of
@@ -55,6 +57,7 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "an unnamed index": ({"a.csv": b"," + SAME + b"0," + ROW}, "column 1 is another in the file, and 'id'"),
     "another separator": ({"a.csv": SAME.replace(b",", b";")}, "with another separator"),
+    "a separator in a quoted name": ({"a.csv": b'id,"day,first",amount\n' + ROW}, "column 2 is another in the file"),
     "a row with the name of a column": ({"a.csv": b"4711,secret,amount,secret\n" + ROW}, "column 1 is another"),
     "some other names": (
         {"a.csv": b"id,day,Betrag,customer\n" + ROW},
@@ -204,6 +207,14 @@ def test_the_reason_for_spark_says_why_a_header_is_not_found(
     error = error_of(load(tmp_path, None, {"a.csv": data}, **options))
     assert error["facts"].get("needs_spark")
     assert why in error["message"]
+
+
+@pytest.mark.parametrize("more", ["", "\0\xe9"])
+def test_a_separator_that_is_nul_is_not_taken_for_an_encoding(tmp_path: Path, more: str) -> None:
+    (tmp_path / "a.csv").write_bytes(f"a\0b{more}\n".encode("latin-1"))
+    view = FileView(format="csv", path=f"{tmp_path}/a.csv", options={"header": "true", "sep": "\0"})
+    found = check_headers_on_disk(view, [f"file:{tmp_path}/a.csv"], ["a", "b"])
+    assert ("has bytes that are not UTF-8" in str(found)) if more else found is None
 
 
 @pytest.mark.parametrize("session", EXECUTORS, indirect=True)

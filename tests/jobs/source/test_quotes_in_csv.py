@@ -67,7 +67,8 @@ def test_values_are_checked_whatever_their_types_separator_and_filter(
     spec = job_spec(operation="write", table_uri=f"{place}/t", arguments={"source": source})
     error = error_of(run_job(spec, spark))
     assert error["type"] == "InvalidInput"
-    assert "does not fit" in error["message"] or "doubled quote" in error["message"]
+    texts = ("does not fit", "doubled quote", "a quote that Spark may have read otherwise")
+    assert any(text in error["message"] for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_values_are_checked_whatever_their_types_separator_and_filter(
         ({"encoding": "UTF-16LE"}, "multiLine"),
         ({"encoding": "UTF-32"}, "multiLine"),
         ({"charset": "utf-16", "lineSep": "\n"}, "multiLine"),
+        ({"header": "true", "sep": ""}, "sep"),
     ],
     ids=str,
 )
@@ -198,7 +200,27 @@ def test_a_text_that_is_cut_at_a_line_end_is_an_error(tmp_path: Path, spark: Spa
     error = error_of(
         run_job(job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source}), spark)
     )
-    assert "doubled quote" in error["message"]
+    assert "a quote that Spark may have read otherwise" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("line", "options"), [('2,5"\n', {"multiLine": "true"}), ('2||a 5" b\n', {"sep": "||"})], ids=["lines", "long"]
+)
+def test_a_quote_that_means_nothing_is_read_with_the_option_that_its_error_names(
+    tmp_path: Path, spark: SparkSession, line: str, options: dict[str, str]
+) -> None:
+    (tmp_path / "a.csv").write_text(line)
+
+    def load(**more: str) -> Any:
+        source = {"format": "csv", "path": f"{tmp_path}/a.csv", "schema": "id INT, note STRING"}
+        source |= {"options": options | more}
+        return run_job(job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source}), spark)
+
+    message = error_of(load())["message"]
+    assert "has a quote that Spark may have read otherwise" in message
+    assert 'set "quote": "".' in message
+    committed(load(quote=""))
+    assert Table.open(f"{tmp_path}/t").to_arrow().column("note").to_pylist() == [line[1:].strip(",|\n")]
 
 
 def rows_of(place: str, view: dict[str, Any], spark: SparkSession) -> list[list[str | None]]:

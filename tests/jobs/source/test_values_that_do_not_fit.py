@@ -100,6 +100,7 @@ SEMICOLON = 'If ";" separates its values, set the option "sep": ";".'
         (GOOD.replace(",", ";") * 2, "false", "line 1 a row that does not fit", SEMICOLON),
         ((HEADER + GOOD).replace(",", ";"), "true", "with another separator than the source's", SEMICOLON),
         (HEADER + GOOD + GOOD.replace(",", "\t"), "true", "line 3 a row that does not fit", '"sep": "\\t".'),
+        (HEADER + GOOD + "1;a;b;c; see notes\n", "true", "line 3 a row that does not fit", "Correct the file. In CSV"),
     ],
 )
 def test_a_forgotten_header_and_another_separator_are_named_with_their_options(
@@ -139,6 +140,23 @@ def test_another_separator_is_named_where_the_schema_has_one_column(tmp_path: Pa
     message = error_of(run_job(spec, None))["message"]
     assert SEMICOLON in message
     assert "STRING" not in message, "a text would be the whole line"
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "separator"),
+    [
+        ('2,"x,y"\n', "id INT, a STRING, b STRING", ","),
+        ('"1,5"\n', "price DECIMAL(9, 2)", ","),
+        ('2;"x;y"\n', "id INT, a STRING, b STRING", ";"),
+    ],
+)
+def test_the_separator_of_the_source_is_not_advised(tmp_path: Path, text: str, schema: str, separator: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    source = {"format": "csv", "path": f"{tmp_path}/a.csv", "schema": schema, "options": {"sep": separator}}
+    spec = job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source})
+    message = error_of(run_job(spec, None))["message"]
+    assert "separates its values" not in message
+    assert "Correct the file, or" in message
 
 
 @pytest.mark.parametrize("session", EXECUTORS, indirect=True)
@@ -453,6 +471,6 @@ def test_a_line_break_in_quotes_is_read_with_multi_line(tmp_path: Path, spark: S
     committed(load_notes(tmp_path / "in", spark, text, multiLine="true", escape='"'))
     assert notes(tmp_path / "in") == ['first "line"\nsecond', "a\r\nb", None]
     error = error_of(load_notes(tmp_path / "in", spark, text, multiLine="true"))
-    assert "doubled quote" in error["message"]
+    assert "a quote that Spark may have read otherwise" in error["message"]
     error = error_of(load_notes(tmp_path / "in", spark, text.replace("id,", "no,"), multiLine="true", escape='"'))
     assert error["type"] == "SchemaMismatch"

@@ -146,7 +146,12 @@ def test_an_encoding_that_spark_does_not_know_is_named(tmp_path: Path, spark: Sp
         source = {"format": "csv", "path": str(tmp_path / "a.csv"), "schema": "name STRING", "options": options}
         return run(spark, "write", table, source=source, **more)
 
-    for name, advice in {"latin1": 'Did you mean "encoding": "ISO-8859-1"?', "cp1252": "javaCharsets=true"}.items():
+    advices = {
+        "latin1": 'Did you mean "encoding": "ISO-8859-1"?',
+        "utf-8-sig": 'Did you mean "encoding": "UTF-8"?',
+        "cp1252": "javaCharsets=true",
+    }
+    for name, advice in advices.items():
         error = error_of(load(name))
         assert error["type"] == "InvalidInput"
         assert f"The source's encoding '{name}' is none that Spark knows by this name: US-ASCII" in error["message"]
