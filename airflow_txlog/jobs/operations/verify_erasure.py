@@ -145,19 +145,24 @@ class _Described:
             return held
         by_request = dict(held.by_request)
         shown: set[str] = set()
+        reason = None
         try:
             gone = filter(self._is_gone, described_in(self._store, target, lambda path: path not in self._there))
             shown.update(map(self._forms.without_values, gone))
             is_unknown = bool(shown.difference(*self._deleted.values()))
-        except OSError:
+        except FileNotFoundError:
             # An object that is gone has a verdict already.
             return held
+        except OSError as error:
+            is_unknown, reason = True, type(error).__name__
         except Exception:
             # Also one that is damaged; of another, no log has the form.
             is_unknown = True
         for request_id, paths in self._deleted.items():
             found = held.of(request_id)
-            if found.passes and (is_unknown or not shown.isdisjoint(paths)):
+            if found.passes and reason is not None:
+                by_request[request_id] = dataclasses.replace(found, verdict="not readable", reason=reason)
+            elif found.passes and (is_unknown or not shown.isdisjoint(paths)):
                 traces = (*found.traces, DESCRIBED if not shown.isdisjoint(paths) else UNKNOWN)
                 by_request[request_id] = dataclasses.replace(found, verdict="statistic only", traces=traces)
         return Holders(by_request, held.others)

@@ -215,6 +215,26 @@ def test_the_version_of_the_findings_is_one_whose_objects_were_opened(
     assert (found.is_complete, found.version, table.snapshot().version) == (True, 1, 2)
 
 
+@pytest.mark.parametrize("name", ["described_in", "is_gone"], ids=["the object", "a file that it describes"])
+def test_an_object_that_cannot_be_read_again_for_the_files_that_it_describes_is_left(
+    table: Table, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise PermissionError(13, "no longer allowed")
+
+    run(None, "delete", table, predicate="number >= 0")
+    table.vacuum(0, check_retention=False)
+    monkeypatch.setattr(verify_erasure, name, fails)
+    arguments = {"subjects": {"column": "email", "values": [SUBJECT]}, "report_uri": f"{folder_of(table).parent}/r"}
+    spec = job_spec(
+        operation="verify_erasure", table_uri=table.uri, arguments={**arguments, "records": ["a record that is gone"]}
+    )
+    findings = run_job(spec, None).details.findings
+    assert findings is not None
+    left = {each["path"]: each["verdict"] for each in findings["request"]["left"]}
+    assert left[COMMIT] == "not readable"
+
+
 def test_a_report_inside_of_the_table_is_refused_before_anything_is_read(table: Table) -> None:
     error = error_of(run_job(spec_of(table, folder_of(table) / "reports", [SUBJECT]), None))
     assert (error["type"], "inside of the table" in error["message"]) == ("InvalidInput", True)
