@@ -8,6 +8,7 @@ import os
 import sys
 import unicodedata
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from urllib.parse import quote
 
@@ -324,6 +325,44 @@ def test_a_key_with_a_quote_is_found_as_sql_spells_it(tmp_path: Path) -> None:
     (tmp_path / "t" / "query.sql").write_text(r"DELETE FROM t WHERE email = 'o\'brien@example.org'")
     found = Table.open(tmp_path / "t").find_traces("email", ["o'brien@example.org"])
     assert {each.path for each in found if not each.passes} == {commit_name(1), "query.sql"}
+
+
+def test_a_tiny_key_with_a_quote_is_found_as_sql_spells_it(tmp_path: Path) -> None:
+    forms = forms_of(Table.create(tmp_path / "t", pa.schema([("id", pa.string())])).snapshot(), "O'N")
+    for text, is_held in {
+        "id = 'O''N'": True,
+        r"id = 'O\'N'": True,
+        "id = O'N": True,
+        "id = 'O' OR id = 'N'": False,
+    }.items():
+        assert forms.in_text(text) is is_held, text
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "held", "others"),
+    [
+        (pa.int64(), -7, ["id = -7L", "id = -7BD", "id IN (5,-7)"], ["id = 7L", "id = -7.5D"]),
+        (pa.int64(), 7, ["id = 7L", "id = 7.0D", "id = 7S"], ["id = -7L", "id = -7Y", "id = 7.5BD"]),
+        (pa.decimal128(9, 2), Decimal("1.50"), ["id = 1.50BD", "id = 1.5D"], ["id = -1.50BD", "id = 11.50BD"]),
+        (pa.float64(), 7.5, ["id = 7.5D", "id = 7.5F", "id = 7.5E0D"], ["id = 7D", "id = 0.5D", "id = 5D"]),
+    ],
+)
+def test_a_number_is_found_with_the_type_that_sql_writes_after_it(
+    tmp_path: Path, kind: pa.DataType, given: object, held: list[str], others: list[str]
+) -> None:
+    forms = forms_of(Table.create(tmp_path / "t", pa.schema([("id", kind)])).snapshot(), given)
+    assert [text for text in (*held, *others) if forms.in_text(text)] == held
+
+
+def test_the_numbers_that_spark_gives_columns_in_a_predicate_are_no_keys(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("note", pa.string())]))
+    merge = {"predicate": json.dumps(["(id#412L = id#413L)"]), "matchedPredicates": json.dumps([])}
+    table.begin().commit("MERGE", merge, record_empty=True)
+    table.begin().commit("DELETE", {"predicate": json.dumps(["(id#412L = 413)"])}, record_empty=True)
+    assert [verdict_of(table, "id", each, commit_name(1)) for each in (412, 413)] == ["absent"] * 2
+    assert [verdict_of(table, "id", each, commit_name(2)) for each in (412, 413)] == ["absent", "found"]
+    append(table, pa.table({"id": [5], "note": ["as id#412 has said"]}))
+    assert [each.path for each in table.find_traces("id", [412]) if each.verdict == "found"] != []
 
 
 @pytest.mark.parametrize("length", ["4097", "99999999999999", "9" * 5000])

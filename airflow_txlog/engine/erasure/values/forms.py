@@ -33,11 +33,13 @@ from airflow_txlog.engine.erasure.values.plain import (
     plain_values,
 )
 from airflow_txlog.engine.erasure.values.spellings import (
+    PLAN_ID,
     WORDS,
     as_pattern,
     escaped,
     have_escapes,
     identifier_of,
+    in_sql,
     instants_in,
     match_anywhere,
     number_of,
@@ -51,7 +53,6 @@ from airflow_txlog.engine.table.schema.column_mapping import ID_KEY
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 
 _SHORTEST_RARE = 5
-_SHORTEST_PACKED = 11
 # What writers append to a shortened upper bound, so that it stays above all values.
 _TIE_BREAKERS = "\U0010ffff\ufffd\x7f"
 # The escapes of URLs and JSON that hide a value; a text may be escaped twice.
@@ -313,7 +314,8 @@ class Forms:
             return False
         if pa.types.is_timestamp(self.values.type):
             text = " ".join((text, *instants_in(text)))
-        words = set(WORDS.findall(text))
+        # Elsewhere, people may write a key in this way.
+        words = set(WORDS.findall(PLAN_ID.sub("", text) if key.lower().endswith("predicate") else text))
         if key.lower() not in self.names and self.names.isdisjoint(word.lower() for word in words):
             lower = text.lower()
             if not any(name in lower for name in self._names_of_words):
@@ -346,7 +348,8 @@ class Forms:
     @cached_property
     def _phrases(self) -> list[str]:
         """The common texts that are no single word, such as dates."""
-        return sorted(text for text in self._common if not WORDS.fullmatch(text))
+        phrases = {text for text in self._common if not WORDS.fullmatch(text)}
+        return sorted(phrases.union(*map(in_sql, phrases)))
 
     @cached_property
     def _rare(self) -> list[str]:

@@ -26,8 +26,10 @@ _SHORTEST_PACKED, _SHORTEST_CHARACTERS = 11, 5
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:?\d\d(?!\d)")
 _IDENTIFIER = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_TYPE = re.compile(r"(?<=\d)(?:BD|[LSY])$")
-WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w)|\w+")
+_TYPE = re.compile(r"(?<=\d)(?:BD|[LSYDF])$")
+# Spark numbers the columns of a plan: (id#412L = id#413L).
+PLAN_ID = re.compile(r"(?<=\w)#\d+L?(?!\w)")
+WORDS = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:BD|[LSYDF])?(?!\w)|\w+")
 
 
 def spellings(value: pa.Scalar) -> Iterable[str]:
@@ -66,10 +68,15 @@ def whole_texts(values: pa.Array, lengths: Collection[int], most: int) -> frozen
     return frozenset(found.union(*({(each.rstrip(" ") or each).ljust(n) for each in found} for n in lengths)))
 
 
-def escaped(text: str) -> Iterator[str]:
-    """Yield a text as JSON, URLs and SQL spell it."""
+def in_sql(text: str) -> Iterator[str]:
+    """Yield the other spellings of a text between the quotes of SQL."""
     if "'" in text:
         yield from (text.replace("'", spelled) for spelled in ("''", "\\'"))
+
+
+def escaped(text: str) -> Iterator[str]:
+    """Yield a text as JSON, URLs and SQL spell it."""
+    yield from in_sql(text)
     for is_ascii in (True, False):
         spelled = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
         yield spelled
@@ -138,7 +145,7 @@ def _in_base64(data: bytes) -> Iterator[str]:
 
 def number_of(text: str) -> Decimal | None:
     try:
-        # SQL may say the type of a number after it: 7L, 7BD.
+        # SQL may say the type of a number after it: 7L, 1.50BD.
         number = Decimal(_TYPE.sub("", text))
     except InvalidOperation:
         return None
