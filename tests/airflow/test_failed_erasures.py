@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.contract.erasure import check_report
+from airflow_txlog.contract.erasure.report import NO_ROW_FOUND, Findings
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure import object_verdicts, removal
 from airflow_txlog.engine.log.actions import Add
@@ -21,6 +22,7 @@ from airflow_txlog.errors import ErasureIncomplete, TableError
 from airflow_txlog.jobs.operations import erase as erase_job
 from airflow_txlog.jobs.operations import verify_erasure
 from airflow_txlog.operators import DeltaEraseOperator
+from airflow_txlog.operators.erasure.erase import _with_erasure
 from airflow_txlog.storage import LocalStore
 from airflow_txlog.storage.base import FileInfo
 from tests.engine.erasure.test_described_files import EMAIL, SUBJECT, rows, table_with_subject
@@ -316,6 +318,17 @@ def test_rows_that_a_killed_run_deleted_and_did_not_note_are_unknown(
     assert "Erased: an unknown number of rows, " in page
 
 
+def test_a_task_that_may_have_deleted_rows_of_one_table_does_not_say_that_it_found_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, others = table_with_subject(tmp_path / "users"), table_with_subject(tmp_path / "others")
+    run(None, "delete", others, predicate=f"user_id = {SUBJECT}")
+    stopped(tmp_path, monkeypatch, users.uri, erase_job, "delete", after=True)
+    tables = report_of(erase(tmp_path, users.uri, others.uri)["report"])["tables"]
+    assert [each["num_deleted_rows"] for each in tables] == [None, 0]
+    assert NO_ROW_FOUND not in next((tmp_path / "reports").glob("*.html")).read_text()
+
+
 def test_a_run_that_was_killed_before_its_delete_makes_nothing_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +351,18 @@ def test_without_the_secret_of_then_what_earlier_runs_of_a_request_deleted_is_un
     assert (again["num_deleted_rows"], again["num_erased_objects"]) == (None, None)
     other = report_of(erase(tmp_path, users.uri, request_id="r-18")["report"])["tables"][0]
     assert (other["num_deleted_rows"], other["num_erased_objects"]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["earlier runs", "earlier runs (not verified)"])
+def test_unknown_runs_in_the_records_of_an_earlier_release_stay_unknown(name: str) -> None:
+    """These name them otherwise, and their jobs say nothing of records that are not verified."""
+    steps = [
+        {"name": name, "version": None, "at": None, "begun": None},
+        {"name": "remove", "version": 3, "at": "2026-11-01T09:00:00Z", "begun": None},
+    ]
+    done = {"runs": [{"requests": ["r-1"], "steps": steps}], "deleted": {}, "waits": [], "num_waits": 0}
+    found = _with_erasure(Findings(table="/t", column="id"), done, "r-1")
+    assert (found.num_deleted_rows, found.num_erased_objects) == (None, None)
 
 
 @pytest.mark.spark

@@ -88,7 +88,7 @@ def _result(body: Mapping[str, Any]) -> Iterable[str]:
         )
         yield f"<strong>Not complete</strong><p>{text}</p>"
     yield f"<p>{_number(len(tables) - len(held), 'table')}, {_number(objects, 'object')}.</p>"
-    if found_no_row(table.get("num_deleted_rows") for table in tables):
+    if found_no_row((table["steps"], table.get("num_deleted_rows")) for table in tables):
         yield f"<p>{NO_ROW_FOUND}</p>"
     if held:
         yield f"<p>{_number(len(held), 'table')} under a legal hold: not erased, and not part of this result.</p>"

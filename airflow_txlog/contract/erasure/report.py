@@ -124,10 +124,11 @@ class Findings:
 NO_ROW_FOUND = "The erasure found no row of a subject. Are the keys written as the tables store them?"
 
 
-def found_no_row(deleted: Iterable[int | None]) -> bool:
-    """Return whether an erasure deleted no row, given the `num_deleted_rows` of its tables."""
-    known = [each for each in deleted if each is not None]
-    return bool(known) and not any(known)
+def found_no_row(tables: Iterable[tuple[Sequence[Mapping[str, Any]], int | None]]) -> bool:
+    """Return whether an erasure certainly deleted no row, given the `steps` and `num_deleted_rows` of each table."""
+    # A table that it left alone has neither.
+    counts = [count for steps, count in tables if steps or count is not None]
+    return bool(counts) and all(count == 0 for count in counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

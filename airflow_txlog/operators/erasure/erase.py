@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _SLACK_MS = 60_000
 # The step of a report for records that this deployment has not signed. Any writer of the folder can make one.
 _UNVERIFIED = "earlier runs (not verified)"
+# The records of earlier releases name it otherwise.
+_UNKNOWN_RUNS = {_UNVERIFIED, "earlier runs"}
 
 
 class DeltaEraseOperator(ErasureOperator):
@@ -321,17 +323,17 @@ def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: s
     # The record of a run also has the steps of killed ones, for each of its requests.
     different = {repr(sorted(step.items())): step for run in runs for step in run["steps"]}
     steps = sorted(different.values(), key=lambda step: str(step["at"] or step["begun"] or ""))
-    if request_id in done["unverified"]:
+    if request_id in done.get("unverified", ()):
         steps = [{"name": _UNVERIFIED, "version": None, "at": None, "begun": None}, *steps]
     found = dataclasses.replace(found, steps=steps, waits=done["waits"], num_waits=done["num_waits"])
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
     unknown = {step["name"] for step in steps if step["at"] is None}
     rows = [step.get("num_rows", 0) for step in steps]
-    are_known = None not in rows and not unknown & {"delete", _UNVERIFIED}
+    are_known = None not in rows and not unknown & {"delete", *_UNKNOWN_RUNS}
     found = dataclasses.replace(
         found,
-        num_erased_objects=None if _UNVERIFIED in unknown else count,
+        num_erased_objects=None if unknown & _UNKNOWN_RUNS else count,
         num_deleted_rows=sum(rows) if are_known else None,
     )
     if not count or found.state != VERIFIED:

@@ -365,7 +365,7 @@ class ErasureOperator(ManyJobsOperator):
             self.log.info("the report of request %s is %s: %s", report.request_id, state, each.place.uri)
             for table in report.tables:
                 self.log.info("%s: %s", table.table, table.summary)
-            if found_no_row(table.num_deleted_rows for table in report.tables):
+            if found_no_row((table.steps, table.num_deleted_rows) for table in report.tables):
                 self.log.warning("request %s: %s", report.request_id, NO_ROW_FOUND)
         if written and written[0].public_key is not None:
             self.log.info("signed; check it with the public key %s", written[0].public_key)
