@@ -2,16 +2,18 @@
 
 Tombstones name the partitions of old data files, and commits those of change files. A checkpoint drops a tombstone
 after the retention, and a log is cleaned, while the file may still be there: its partition is unknown then, and may be
-the subject's. The invariant: a file of a table that is partitioned by the key stays only if its partition is known, and
-is another one. Source: protocol, "Add CDC File", "Action Reconciliation".
+the subject's. The table may have had other partitions then. The invariant: a file without a column of the key stays
+only if its partition is known, and is another one. Source: protocol, "Add CDC File", "Action Reconciliation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from airflow_txlog.datafiles.parquet.reading import DataFile
+from airflow_txlog.engine.erasure.parquet_traces import has_key
 from airflow_txlog.engine.erasure.values.forms import Forms
-from airflow_txlog.engine.log.actions import UNREADABLE, Add, Cdc, decode_commit
+from airflow_txlog.engine.log.actions import UNREADABLE, Add, Cdc, Remove, decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, commit_name
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.log.segment import look
@@ -19,6 +21,7 @@ from airflow_txlog.engine.staged_changes import waiting_files
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.locations import PRIVATE_PREFIX
+from airflow_txlog.storage.base import Store, side_by_side
 
 _Partition = tuple[tuple[str, str | None], ...]
 
@@ -28,33 +31,20 @@ def in_hidden_partitions(snapshot: Snapshot, forms: Forms, unneeded: Iterable[st
 
     `unneeded`: the files below the table that the latest version does not name.
     """
-    if not snapshot.partition_columns:
-        return ()
-    store, tombstones = snapshot.store, snapshot.state.tombstones
-    paths = canonical_paths(tombstones.column("path"), store.root).to_pylist()
-    values = tombstones.column("partition_values").to_pylist()
-    partitions: dict[str, _Partition] = {path: tuple(each or ()) for path, each in zip(paths, values, strict=True)}
+    store = snapshot.store
     own = {name.lower() for name in forms.paths}
-    if any(name.lower() in own for name in snapshot.partition_columns):
-
-        def is_shown(path: str) -> bool:
-            return any(f"{name}=" in path.lower() for name in own)
-
-        hidden = {path for path in unneeded if _is_data_file(path) and not is_shown(path)}
-        if not hidden <= partitions.keys():
-            partitions = {**dict(_in_commits(snapshot)), **partitions}
-            # A staged change names the partitions of its files, and waits as a whole.
-            staged = {path for change in waiting_files(store) for path in change.paths or ()}
-            partitions |= dict.fromkeys(hidden - partitions.keys() - staged, ())
-        # The removes of other writers may lack them. The value is unknown then, unless the path shows it.
-        unknown = {path for path, partition in partitions.items() if not partition and not is_shown(path)}
-    else:
-        unknown = set()
-    holds = {
-        partition: any(forms.in_text(value or "", name) for name, value in partition)
-        for partition in set(partitions.values())
-    }
-    return unknown | {path for path, partition in partitions.items() if holds[partition]}
+    hidden = {path for path in unneeded if _is_data_file(path) and not any(f"{name}=" in path.lower() for name in own)}
+    partitions = _of_tombstones(snapshot, own)
+    unknown = hidden - partitions.keys()
+    if unknown:
+        partitions |= _in_commits(store, unknown)
+        # A staged change names the partitions of its files, and waits as a whole.
+        staged = {path for change in waiting_files(store) for path in change.paths or ()}
+        unknown = set(_without_key(store, forms, sorted(unknown - partitions.keys() - staged)))
+    pairs = list({pair for partition in partitions.values() for pair in partition})
+    held = zip(pairs, forms.holding([value or "" for _, value in pairs]), strict=True)
+    holding = {pair for pair, holds in held if holds or forms.in_named_text(pair[1] or "", pair[0])}
+    return unknown | {path for path, partition in partitions.items() if not holding.isdisjoint(partition)}
 
 
 def _is_data_file(path: str) -> bool:
@@ -62,16 +52,50 @@ def _is_data_file(path: str) -> bool:
     return path.endswith(".parquet") and not path.startswith((f"{LOG_DIRECTORY}/", PRIVATE_PREFIX))
 
 
-def _in_commits(snapshot: Snapshot) -> Iterator[tuple[str, _Partition]]:
-    """Yield the path and the partition of each file that a commit names."""
-    store = snapshot.store
-    for version in look(store, 0).commits:
+def _of_tombstones(snapshot: Snapshot, own: set[str]) -> dict[str, _Partition]:
+    """Return the partitions that tombstones name. `own`: the names of the key."""
+    tombstones = snapshot.state.tombstones
+    paths = canonical_paths(tombstones.column("path"), snapshot.store.root).to_pylist()
+    values = tombstones.column("partition_values").to_pylist()
+    names = {*snapshot.partition_columns, *(name for each in values for name, _ in each or ())}
+    # The removes of other writers may lack them, or have none.
+    has_none = own.isdisjoint(name.lower() for name in names)
+    named = zip(paths, values, strict=True)
+    return {path: tuple(each) for path, each in named if each or (each is not None and has_none)}
+
+
+def _in_commits(store: Store, wanted: Collection[str]) -> dict[str, _Partition]:
+    """Return the partitions of those files that commits name."""
+
+    def named_in(version: int) -> Mapping[str, _Partition]:
         name = commit_name(version)
         try:
             commit = decode_commit(version, store.read(name), name)
         except (TxlogError, FileNotFoundError, *UNREADABLE):
             # The partitions of its files stay unknown.
-            continue
-        named: Iterable[Add | Cdc] = (*commit.adds, *commit.cdc)
-        for file in named:
-            yield canonical_path(file.path, store.root), tuple(file.partition_values.items())
+            return {}
+        # A remove may lack them.
+        removes = (each for each in commit.removes if each.partition_values)
+        named: Iterable[Add | Cdc | Remove] = (*removes, *commit.adds, *commit.cdc)
+        of_files = ((canonical_path(file.path, store.root), file.partition_values or {}) for file in named)
+        return {path: tuple(partition.items()) for path, partition in of_files if path in wanted}
+
+    found: dict[str, _Partition] = {}
+    versions = sorted(look(store, 0).commits)
+    for each in side_by_side(named_in, versions) if store.is_remote else map(named_in, versions):
+        found |= each
+    return found
+
+
+def _without_key(store: Store, forms: Forms, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the files in which no column is the key, so that only the partition shows it, or that cannot be read."""
+
+    def lacks_key(path: str) -> bool:
+        try:
+            return not has_key(DataFile(store=store, path=path), forms)
+        except Exception:
+            # As in the search itself: a damaged file raises whatever its bytes lead to.
+            return True
+
+    answers = side_by_side(lacks_key, paths) if store.is_remote else map(lacks_key, paths)
+    return (path for path, lacks in zip(paths, answers, strict=True) if lacks)

@@ -89,6 +89,13 @@ def traces_in_parquet(file: DataFile, forms: Forms) -> Iterator[Trace]:
                 raise ValueError("bytes that the footer does not name are packed")
 
 
+def has_key(file: DataFile, forms: Forms) -> bool:
+    """Return whether a column of a file is the key. Raises the errors of `traces_in_parquet`."""
+    with open_data_file(file) as parquet:
+        forms = _forms_in(file, parquet, forms)
+        return any(forms.is_key(parquet.schema.column(number).path) for number in range(len(parquet.schema)))
+
+
 def values_in_rows(file: DataFile, forms: Forms) -> Iterator[tuple[str, bool, pa.Array]]:
     """Yield the rows of each leaf column that may hold a value, batch by batch: its path, whether it is the key, and
     its values. Raises the errors of `traces_in_parquet`.

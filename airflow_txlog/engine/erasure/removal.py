@@ -214,7 +214,9 @@ class _Removing:
         begun = self._table.begin().snapshot
         assert begun is not None
         unneeded = list(self._unneeded(begun))
-        named = in_hidden_partitions(begun, self._forms, (info.path for info in unneeded))
+        inside = () if self._of_others == _EVERY_FILE else self._of_others
+        ours = (info.path for info in unneeded if not info.path.startswith(inside))
+        named = in_hidden_partitions(begun, self._forms, ours)
         self._drop_uploads()
         self._held = [info for info in unneeded if not info.path.startswith(_LOG) and self._holds(info, named)]
         self._clean.difference_update(self._found)
@@ -268,6 +270,7 @@ class _Removing:
 
     def waits(self) -> list[Wait]:
         """Return the files that were to go and may not yet."""
+        self._let_go_of_live()
         ours = (info for info in self._held if not info.path.startswith(self._of_others))
         left = [info for info in ours if self._store.stat(info.path) is not None]
         if not left:
@@ -284,6 +287,16 @@ class _Removing:
             if until_ms > now_ms:
                 found.append(Wait(path=self._forms.without_values(info.path), until_ms=until_ms, why=why))
         return found
+
+    def _let_go_of_live(self) -> None:
+        """Let go of files that a writer has committed since, and that only their unknown partition made suspect."""
+        suspects = {path for path, held in self._found.items() if held.verdict.passes}
+        if suspects:
+            live = self._table.snapshot().state.live
+            suspects &= set(canonical_paths(live.column("path"), self._store.root).to_pylist())
+            self._found = {path: held for path, held in self._found.items() if path not in suspects}
+            self._held = [info for info in self._held if info.path not in suspects]
+            self._clean |= suspects
 
     # --- the log ----------------------------------------------------------------------------------------------------
 
@@ -332,6 +345,7 @@ class _Removing:
 
         Sidecars that no checkpoint names yet are waits, unless a checkpoint that cannot be read may name them.
         """
+        self._let_go_of_live()
         held: dict[str, int] = {}
         waits: list[Wait] = []
         named = named_sidecars(self._store)
