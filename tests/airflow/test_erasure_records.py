@@ -18,7 +18,13 @@ from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.errors import ErasureIncomplete
 from airflow_txlog.hooks.work_key import records_key
 from airflow_txlog.jobs.files import erasure_lists
-from airflow_txlog.jobs.files.erasure_lists import ErasureRecord, place_of, read_record, remove_plans
+from airflow_txlog.jobs.files.erasure_lists import (
+    ErasureRecord,
+    place_of,
+    read_record,
+    remove_plans,
+    unverified_requests,
+)
 from airflow_txlog.operators import DeltaEraseOperator
 from airflow_txlog.storage import LocalStore
 from tests.engine.erasure.test_removal import OTHERS, SUBJECT, rows
@@ -106,6 +112,44 @@ def test_a_record_that_does_not_count_is_named_with_the_reason(tmp_path: Path) -
     assert read_record(LocalStore(str(tmp_path)), name, "ab" * 32, said.append) is None
     assert len(said) == 2
     assert all(name in each and "was changed, or is not signed" in each and "delete it" in each for each in said)
+
+
+def test_a_false_record_that_comes_after_the_look_at_a_signature_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = f"erased-{place_of('/t')}"
+    text = json.dumps({"requests": ["r-17"], "steps": []})
+    true = put(tmp_path, kind, "json", f"{text}\n{_signature(kind, text)}")
+    false = put(tmp_path, kind, "json", json.dumps({"requests": ["r-17"], "steps": [{"name": "false"}]}))
+    forged, read = (tmp_path / false).read_bytes(), erasure_lists._whole
+    (tmp_path / false).write_bytes((tmp_path / true).read_bytes())
+
+    def replaced(lists: LocalStore, name: str, *given: Any) -> bytes | None:
+        (tmp_path / false).write_bytes(forged)
+        return read(lists, name, *given)
+
+    monkeypatch.setattr(erasure_lists, "_whole", replaced)
+    store, key = LocalStore(str(tmp_path)), records_key()
+    assert key is not None
+    assert read_record(store, true, key, print) is not None
+    (tmp_path / false).write_bytes((tmp_path / true).read_bytes())
+    assert read_record(store, false, key, print) is None
+
+
+@pytest.mark.parametrize("kind", ["erased", "planned"])
+def test_a_signed_record_of_another_release_is_called_not_verified_with_its_own_reason(
+    tmp_path: Path, kind: str
+) -> None:
+    said: list[str] = []
+    kind = f"{kind}-{place_of('/t')}"
+    text = json.dumps({"requests": ["r-17"], "steps": [], "of_a_later_release": 7})
+    name = put(tmp_path, kind, "json", f"{text}\n{_signature(kind, text)}")
+    store = LocalStore(str(tmp_path))
+    assert unverified_requests(store, "/t", ["r-17", "r-18"], records_key(), said.append) == {"r-17"}
+    (line,) = said
+    assert name in line
+    assert "a form that this release does not know" in line
+    assert "not signed" not in line
 
 
 def test_no_file_that_others_put_into_the_folder_stops_an_erasure_or_gets_into_a_signed_record(

@@ -135,7 +135,11 @@ class ListWriter:
 
 
 def _name_of(data: bytes, kind: str, ending: str) -> str:
-    return f"{kind}-{hashlib.sha256(data).hexdigest()[:32]}.{ending}.gz"
+    return _named_by(hashlib.sha256(data), kind, ending)
+
+
+def _named_by(content: hashlib._Hash, kind: str, ending: str) -> str:
+    return f"{kind}-{content.hexdigest()[:32]}.{ending}.gz"
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -211,16 +215,18 @@ def earlier_records(
 def unverified_requests(
     lists: Store, table_uri: str, requests: Iterable[str], key: str | None, say: Callable[[str], object]
 ) -> set[str]:
-    """Return those of the requests for which records that the key has not signed, claim that runs worked on a table.
+    """Return those of the requests for which records that do not count claim that runs worked on a table.
 
-    Anybody can write such a claim, also a run of this deployment that had no key or an earlier one.
+    Anybody can write such a claim, also a run of this deployment that had no key or an earlier one. A signed record of
+    another release is one, too.
     """
     found: set[str] = set()
     wanted = set(requests)
     for is_plan in (False, True):
         for name in _names_of(lists, table_uri, is_plan=is_plan):
-            if key is None or not _is_signed(lists, name, key):
+            if key is None:
                 say(_left_out(name))
+            if key is None or read_record(lists, name, key, say) is None:
                 claimed = _claimed(lists, name)
                 # Of one that is too large to decode, it is unknown.
                 found |= wanted if claimed is None else wanted.intersection(claimed)
@@ -258,14 +264,19 @@ def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], o
 
     Without a key, the caller knows that the name, and so the content, is that of a record.
     """
-    if key is None or _is_signed(lists, name, key):
-        data = _whole(lists, name, _MOST_RECORD_BYTES)
-        # A record of another release may have other fields.
-        with suppress(*_NO_RECORD):
-            if data is not None:
-                return ErasureRecord(**json.loads(_unpacked_record(data).partition(b"\n")[0]))
-    say(_left_out(name))
+    data = _whole(lists, name, _MOST_RECORD_BYTES) if key is None or _is_signed(lists, name, key) else None
+    with suppress(*_NO_RECORD):
+        if data is not None:
+            return ErasureRecord(**json.loads(_unpacked_record(data).partition(b"\n")[0]))
+    say(_left_out(name) if data is None else _unknown_form(name))
     return None
+
+
+def _unknown_form(name: str) -> str:
+    return (
+        f"warning: the record {shown_path(name)!r} has a form that this release does not know, as one of another "
+        "release may have, and is left out of the report. Keep it, and erase with the release that wrote it"
+    )
 
 
 def _left_out(name: str) -> str:
@@ -277,15 +288,19 @@ def _left_out(name: str) -> str:
 
 
 def _is_signed(lists: Store, name: str, key: str) -> bool:
-    """Return whether the key has signed a record. Its content is neither kept nor decoded before that is known."""
+    """Return whether the key has signed the record that has this name.
+
+    The content is neither kept nor decoded before that is known. `_whole` then returns the same bytes, or none.
+    """
     named = _NAME.fullmatch(name)
     if named is None:
         return False
     signed = hmac.new(bytes.fromhex(key), f"{named[1]}\n".encode(), hashlib.sha256)
     # The signature, and the end of the line before it.
-    packed, total, last = zlib.decompressobj(zlib.MAX_WBITS | _GZIP), 0, b""
+    packed, total, last, content = zlib.decompressobj(zlib.MAX_WBITS | _GZIP), 0, b"", hashlib.sha256()
     with suppress(*_NO_FILE, zlib.error), lists.open_input(name) as source:
         while not packed.eof and total <= _MOST_RECORD_BYTES and (data := source.read(_MOST_UNSIGNED_BYTES)):
+            content.update(data)
             for start in range(0, len(data), _PIECE_BYTES):
                 if packed.eof or total > _MOST_RECORD_BYTES:
                     break
@@ -293,8 +308,8 @@ def _is_signed(lists: Store, name: str, key: str) -> bool:
                 total += len(piece)
                 signed.update(last[: -_SIGNATURE_CHARACTERS - 1])
                 last = last[-_SIGNATURE_CHARACTERS - 1 :]
-        expected = b"\n" + signed.hexdigest().encode()
-        return packed.eof and total <= _MOST_RECORD_BYTES and hmac.compare_digest(last, expected)
+        is_whole = packed.eof and total <= _MOST_RECORD_BYTES and name == _named_by(content, named[1], named[2])
+        return is_whole and hmac.compare_digest(last, b"\n" + signed.hexdigest().encode())
     return False
 
 
