@@ -44,6 +44,7 @@ from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.engine.upkeep.vacuum import drop_uploads, vacuum_table
 from airflow_txlog.engine.upkeep.vacuum_plan import VacuumRequest, VacuumState, files_named, is_leftover
+from airflow_txlog.errors import LimitExceeded
 from airflow_txlog.storage.base import FileInfo
 
 Say = Callable[[str], object]
@@ -171,7 +172,7 @@ class _Removing:
             return any(map(self._is_unclean, described(self._store, info, lambda path: path not in self._clean)))
         except FileNotFoundError:
             return False
-        except OSError:
+        except (OSError, MemoryError, LimitExceeded):
             raise
         except Exception:
             # No log has it in this form, so what it describes is unknown.

@@ -18,6 +18,7 @@ import pytest
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.checkpointing import checkpoint, cut_log, replace_checkpoint
+from airflow_txlog.engine.erasure import removal
 from airflow_txlog.engine.erasure.removal import Removal
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
@@ -26,7 +27,7 @@ from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.snapshot import rebuilt_without
-from airflow_txlog.errors import ConcurrentLogCleanup, VersionNotFound
+from airflow_txlog.errors import ConcurrentLogCleanup, LimitExceeded, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
 from tests.engine.erasure.test_find_traces import bloomed
 from tests.helpers import staged
@@ -568,6 +569,20 @@ def test_a_version_that_damaged_bytes_prevent_is_not_rebuilt_and_a_failing_store
             rebuilt_without(Failing(), 1, ())  # type: ignore[arg-type]
     else:
         assert rebuilt_without(Failing(), 1, ()) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [pa.ArrowMemoryError(), LimitExceeded("too large")], ids=["memory", "limit"])
+def test_a_machine_that_is_too_small_cuts_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise error
+
+    table = make_table(tmp_path / "t", rows(*OTHERS), rows(*OTHERS))
+    monkeypatch.setattr(removal, "described", fails)
+    with pytest.raises(type(error)):
+        erase(table)
+    assert table.snapshot(0).version == 0
 
 
 def test_a_deleted_file_whose_partition_another_writer_did_not_name_goes_too(tmp_path: Path) -> None:
