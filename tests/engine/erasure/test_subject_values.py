@@ -55,6 +55,8 @@ def test_a_subject_that_would_change_on_the_way_is_refused_without_telling_it(gi
         (pa.array([KEY.bytes], pa.binary(16)).cast(pa.uuid()), Primitive.BINARY, [KEY.bytes]),
         (pa.array([str(KEY), None]).dictionary_encode(), Primitive.BINARY, [str(KEY).encode()]),
         (pa.array(["a"], pa.string_view()), Primitive.BINARY, [b"a"]),
+        (pa.array(["a", None, "b"], pa.string_view()), Primitive.STRING, ["a", "b"]),
+        (pa.array([b"a", None], pa.binary_view()), Primitive.BINARY, [b"a"]),
         (pa.RunEndEncodedArray.from_arrays([2, 3], [7, None]), Primitive.LONG, [7]),
         (["ab", b"ab", KEY], Primitive.BINARY, [b"ab", KEY.bytes]),
         (pa.array([2.0**24 - 1], pa.float32()), Primitive.LONG, [2**24 - 1]),

@@ -126,7 +126,7 @@ def _convert_column(given: pa.Array | pa.ChunkedArray, kind: DataType, *, skips_
 
 
 def _plain_column(column: pa.Array, kind: DataType) -> pa.Array:
-    """Return a column without its dictionary, with UUIDs as bytes, times in microseconds, and dates in days."""
+    """Return a column without a dictionary or views, with UUIDs as bytes, times in microseconds, dates in days."""
     name, types = str(column.type), pa.types
     if types.is_run_end_encoded(column.type):
         column = pc.run_end_decode(column)
@@ -136,6 +136,11 @@ def _plain_column(column: pa.Array, kind: DataType) -> pa.Array:
         if kind is not Primitive.BINARY and types.is_fixed_size_binary(column.type.storage_type):
             raise NotExact("only bytes hold it", name)
         column = column.storage
+    # Arrow drops no nulls of views.
+    if types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    elif types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
     try:
         if types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz))
@@ -148,9 +153,9 @@ def _plain_column(column: pa.Array, kind: DataType) -> pa.Array:
 
 
 def _is_same(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_large_string(found) or pa.types.is_string_view(found):
+    if pa.types.is_large_string(found):
         found = pa.string()
-    if pa.types.is_large_binary(found) or pa.types.is_binary_view(found):
+    if pa.types.is_large_binary(found):
         found = pa.binary()
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted):
         # Instants are the same whatever the name of the zone.
