@@ -229,6 +229,29 @@ def test_the_task_waits_until_the_last_wait_before_the_deadline_and_reports_thos
     assert text.count("a staged change needs it until it expires") == len(body["tables"][0]["waits"])
 
 
+def test_an_object_that_waits_for_one_request_is_no_part_of_the_report_of_another(tmp_path: Path) -> None:
+    users = make_table(tmp_path / "users", rows(OTHER))
+    pq.write_table(rows(ANNA), tmp_path / "users" / "orphan.parquet")
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, {users.uri: "email"}, writer_hours=24, deadline=dt.datetime.now(dt.UTC))
+    assert set(raised.value.requests or {}) == {"r-1"}
+    assert [body_of(tmp_path, each)["tables"][0]["num_waits"] for each in REQUESTS] == [1, 0, 0]
+
+
+def test_a_file_that_may_be_in_the_partition_of_anybody_waits_for_every_request(tmp_path: Path) -> None:
+    """Neither its path nor its rows show whose it is, so no verdict does."""
+    users = Table.create(
+        tmp_path / "users", rows(OTHER).schema, partition_by=["email"], properties={"delta.columnMapping.mode": "name"}
+    )
+    append(users, rows(OTHER))
+    pq.write_table(pa.table({"note": ["about nobody"]}), tmp_path / "users" / "orphan.parquet")
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, {users.uri: "email"}, writer_hours=24, deadline=dt.datetime.now(dt.UTC))
+    assert {name: each["left"] for name, each in (raised.value.requests or {}).items()} == {
+        name: {users.uri: 0} for name in REQUESTS
+    }
+
+
 def test_the_next_day_to_check_again_is_that_of_the_declared_places(tmp_path: Path) -> None:
     users = make_table(tmp_path / "users", rows(OTHER))
     day = dt.datetime.now(dt.UTC).date()

@@ -123,6 +123,8 @@ def _check_table(table: Mapping[str, Any], read: Read, found: Checked) -> None:
     if state != VERIFIED:
         found.left.append(f"{name}: {state} ({table['reason']}).")
         return
+    if waits := table.get("num_waits", 0):
+        found.left.append(f"{name}: objects that have to go are still there ({waits}).")
     verdicts: Counter[str] = Counter()
     digests = table["digests"]
     if digests is not None and len(_lines(digests, read, found)) != table["num_subjects"]:

@@ -83,7 +83,8 @@ def _result(body: Mapping[str, Any]) -> Iterable[str]:
         yield f"<strong>Complete</strong><p>{text}</p>"
     else:
         text = (
-            "Some objects hold a subject or could not be read, or a table was not erased or not verified. "
+            "Some objects hold a subject, could not be read, or may go only later; or a table was not erased or not "
+            "verified. "
             "This proves no erasure."
         )
         yield f"<strong>Not complete</strong><p>{text}</p>"

@@ -102,11 +102,12 @@ class Findings:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every object has a verdict that passes, or the table is out of scope."""
+        """Whether every object has a verdict that passes and none has to go later, or the table is out of scope."""
         if self.state == OUT_OF_SCOPE:
             return True
         counted = sum(self.verdicts.values()) == self.num_objects > 0
-        return self.state == VERIFIED and counted and self.num_left == 0
+        # Nothing in an object that waits need show the subject: its partition may, which no verdict knows.
+        return self.state == VERIFIED and counted and self.num_left == self.num_waits == 0
 
     @property
     def num_left(self) -> int:
@@ -118,7 +119,8 @@ class Findings:
         """The state and the numbers of verdicts, for people."""
         if self.state != VERIFIED:
             return f"{self.state} ({self.reason})"
-        return ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        counts = [f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items())]
+        return ", ".join([*counts, f"{self.num_waits} to go later"] if self.num_waits else counts)
 
 
 NO_ROW_FOUND = "The erasure found no row of a subject. Are the keys written as the tables store them?"

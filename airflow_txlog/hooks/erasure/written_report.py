@@ -52,8 +52,9 @@ def incomplete_one(written: WrittenReport) -> ErasureIncomplete:
         )
     names = ", ".join(f"{table} ({plural(count, 'object')})" for table, count in left.items())
     return ErasureIncomplete(
-        f"Request {request_id} is not complete: objects hold a subject or could not be read, or a table was not "
-        f"erased or not verified: {names}. The report {uri} has the reasons. Erase what is left, and verify again.",
+        f"Request {request_id} is not complete: objects hold a subject, could not be read, or may go only later; or a "
+        f"table was not erased or not verified: {names}. The report {uri} has the reasons. Erase what "
+        "is left, and verify again.",
         request_id=request_id,
         report=uri,
         left=left,
@@ -66,8 +67,8 @@ def incomplete_several(incomplete: Sequence[WrittenReport], count: int) -> Erasu
     more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
     return ErasureIncomplete(
         f"{len(ids)} of {plural(count, 'request')} are not complete: {', '.join(ids[:_MOST_NAMED])}{more}. Objects "
-        "hold a subject or could not be read, a table was not erased or not verified, or every table is under a legal "
-        f"hold. The report of each request, in {incomplete[0].place.uri.rpartition('/')[0]}, names them. Erase what is "
-        "left, and verify again.",
+        "hold a subject, could not be read, or may go only later; a table was not erased or not verified; or every "
+        f"table is under a legal hold. The report of each request, in {incomplete[0].place.uri.rpartition('/')[0]}, "
+        "names them. Erase what is left, and verify again.",
         requests={each.report.request_id: {"report": each.place.uri, "left": each.left} for each in incomplete},
     )

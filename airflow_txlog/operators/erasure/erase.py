@@ -112,10 +112,11 @@ class DeltaEraseOperator(ErasureOperator):
             self._wait(done)
             records = {table: [run["name"] for run in each["runs"]] for table, each in done.items()}
             verified = self.verified(context, records)
+            by_table = list(zip(*verified.values(), strict=True))
             found = {
                 request_id: [
-                    self._not_complete(table, _with_erasure(each, done.get(each.table), request_id))
-                    for table, each in zip(self.tables, tables, strict=True)
+                    self._not_complete(table, _with_erasure(each, done.get(each.table), request_id, of_all))
+                    for table, each, of_all in zip(self.tables, tables, by_table, strict=True)
                 ]
                 for request_id, tables in verified.items()
             }
@@ -315,8 +316,13 @@ def _times_of(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     return version, max(files, version), max(log, version)
 
 
-def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: str) -> Findings:
-    """Return the findings on a table with the steps of all runs, the waits, and the objects that they deleted."""
+def _with_erasure(
+    found: Findings, done: Mapping[str, Any] | None, request_id: str, of_all: Sequence[Findings] = ()
+) -> Findings:
+    """Return the findings on a table with the steps of all runs, the waits, and the objects that they deleted.
+
+    `of_all`: the findings of each request on it.
+    """
     if done is None:
         return found
     runs = [run for run in done["runs"] if request_id in run["requests"]]
@@ -325,7 +331,10 @@ def _with_erasure(found: Findings, done: Mapping[str, Any] | None, request_id: s
     steps = sorted(different.values(), key=lambda step: str(step["at"] or step["begun"] or ""))
     if request_id in done.get("unverified", ()):
         steps = [{"name": _UNVERIFIED, "version": None, "at": None, "begun": None}, *steps]
-    found = dataclasses.replace(found, steps=steps, waits=done["waits"], num_waits=done["num_waits"])
+    found = dataclasses.replace(found, steps=steps)
+    # The waits are those of all requests. Where objects are another one's alone, they are not this one's.
+    if found.num_left or not any(each.num_left for each in of_all):
+        found = dataclasses.replace(found, waits=done["waits"], num_waits=done["num_waits"])
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
     unknown = {step["name"] for step in steps if step["at"] is None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -73,6 +74,16 @@ def test_a_whole_report_that_the_named_key_has_signed_is_complete() -> None:
     found = Written().check()
     assert (found.is_complete, found.problems, found.left) == (True, [], [])
     assert (found.request_id, found.num_tables, found.num_objects, found.signed_by) == ("r-1", 1, 2, PUBLIC)
+
+
+def test_a_table_with_objects_that_may_go_only_later_is_not_complete() -> None:
+    written = Written()
+    waiting = dataclasses.replace(written.findings, num_waits=2)
+    written.body = ErasureReport(request_id="r-1", tables=[waiting]).body()
+    found = written.check()
+    assert (written.body["complete"], found.problems) == (False, [])
+    assert found.left == ["file:///t: objects that have to go are still there (2)."]
+    assert "2 to go later" in waiting.summary
 
 
 @pytest.mark.parametrize(
