@@ -33,7 +33,10 @@ def in_hidden_partitions(snapshot: Snapshot, forms: Forms, unneeded: Iterable[st
     """
     store = snapshot.store
     own = {name.lower() for name in forms.paths}
-    hidden = {path for path in unneeded if _is_data_file(path) and not any(f"{name}=" in path.lower() for name in own)}
+    shown = tuple(f"/{name}=" for name in own)
+    hidden = {
+        path for path in unneeded if _is_data_file(path) and not any(each in f"/{path.lower()}" for each in shown)
+    }
     partitions = _of_tombstones(snapshot, own)
     unknown = hidden - partitions.keys()
     if unknown:

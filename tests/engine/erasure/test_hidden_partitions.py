@@ -45,6 +45,16 @@ def test_a_change_file_of_the_subject_goes_and_that_of_another_person_stays(tmp_
     assert holding(tmp_path / "t" / "_change_data", OTHER) == before
 
 
+def test_a_folder_whose_name_ends_with_that_of_the_key_shows_no_key(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "t")
+    (file,) = holding(tmp_path / "t", EMAIL)[:1]
+    other = tmp_path / "t" / "other_user_id=5"
+    other.mkdir()
+    (other / "a.parquet").write_bytes((tmp_path / "t" / file).read_bytes())
+    erase(table)
+    assert holding(tmp_path / "t", EMAIL) == []
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_file_that_no_tombstone_names_any_more_goes(tmp_path: Path, *, is_damaged: bool) -> None:
     table = table_of(tmp_path / "t", **{"delta.deletedFileRetentionDuration": "interval 0 hours"})
