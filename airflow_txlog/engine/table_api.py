@@ -19,6 +19,7 @@ from airflow_txlog.engine.commit.content.watermarks import watermarks_of
 from airflow_txlog.engine.commit.loop import CommitPolicy
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable, Uri
+from airflow_txlog.engine.erasure.files_elsewhere import files_elsewhere, tables_of
 from airflow_txlog.engine.erasure.former_names import with_former_names
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.erasure.removal import Removal, remove_traces
@@ -204,8 +205,15 @@ class Table(DeltaTable):
     def clone_of(self, uris: Collection[str]) -> list[str]:
         """Return those of these tables that this one is a shallow clone of. The URIs are canonical."""
         paths = canonical_paths(self.snapshot().files(columns=["path"]).column("path"), self.uri).to_pylist()
-        elsewhere = [path for path in paths if is_absolute(path)]
-        return [uri for uri in uris if any(path.startswith(f"{uri}/") for path in elsewhere)]
+        return tables_of(filter(is_absolute, paths), uris)
+
+    def may_be_clone_of(self, uris: Collection[str]) -> list[str]:
+        """Return those of these tables whose files the log still names, also where no version can be read.
+
+        All, if a part of the log cannot be read. The URIs are canonical. Raises the errors of the store.
+        """
+        elsewhere = files_elsewhere(self.store)
+        return list(uris) if elsewhere is None else tables_of(elsewhere, uris)
 
     def remove_traces(
         self, column: str, values: Sequence[Any], *, writer_hours: float = 24, cut_log: bool = True

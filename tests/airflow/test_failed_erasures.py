@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,85 @@ def test_shallow_clones_are_erased_before_their_source_and_keep_the_rows_of_othe
     for uri in (users.uri, *clones):
         assert Table.open(uri, allow_absolute_paths=True).to_arrow().column("user_id").to_pylist() == [1]
     assert holding(tmp_path, EMAIL) == []
+
+
+NEWER = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["later"], "writerFeatures": ["later"]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        ("a feature of a later Delta", ["not erased", "verified", "not erased"]),
+        ("a feature after a checkpoint", ["not erased", "verified", "not erased"]),
+        ("a commit", ["not erased", "verified", "not erased"]),
+        ("a checkpoint", ["not erased", "not erased", "not erased"]),
+        ("the only commit", ["verified", "verified", "not erased"]),
+        ("all", ["verified", "verified", "not erased"]),
+    ],
+)
+def test_the_source_of_a_clone_that_cannot_be_opened_keeps_its_files(
+    tmp_path: Path, damage: str, expected: list[str]
+) -> None:
+    users, orders = (Table.create(str(tmp_path / name), rows((1, "")).schema) for name in ("users", "orders"))
+    for table in (users, orders):
+        append(table, rows((1, "bob@example.org"), (SUBJECT, EMAIL)))
+    clone = tmp_path / "clone"
+    committed(run(None, "clone", str(clone), source={"table": users.uri}, shallow=True))
+    log = clone / "_delta_log"
+    if damage == "a feature after a checkpoint":
+        Table.open(str(clone)).checkpoint()
+        (log / f"{0:020}.json").unlink()
+    if damage.startswith("a feature"):
+        (log / f"{1:020}.json").write_text(json.dumps({"protocol": NEWER}))
+    elif damage == "a commit":
+        (log / f"{1:020}.json").write_text("no JSON")
+    elif damage == "a checkpoint":
+        Table.open(str(clone)).checkpoint()
+        (log / f"{0:020}.json").unlink()
+        (log / f"{0:020}.checkpoint.parquet").write_bytes(b"PAR1 no Parquet PAR1")
+    elif damage == "the only commit":
+        (log / f"{0:020}.json").write_text("no JSON")
+    else:
+        shutil.rmtree(clone)
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, users.uri, orders.uri, str(clone))
+    tables = report_of(raised.value.facts["report"])["tables"]
+    assert [each["state"] for each in tables] == expected
+    left_alone = "clone cannot be opened, and may be a shallow clone that needs its files"
+    for table, state, found in zip((users, orders), expected, tables, strict=False):
+        assert (table.latest_version() == 1) == (state == "not erased") == (left_alone in str(found["reason"]))
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("by_link", ["the source", "the clone"])
+def test_a_clone_is_known_where_it_or_the_name_of_its_source_goes_by_a_link(
+    tmp_path: Path, *, by_link: str, is_held: bool
+) -> None:
+    users = table_with_subject(tmp_path / "users")
+    version, link, clone = users.latest_version(), tmp_path / "link", str(tmp_path / "clone")
+    link.symlink_to(tmp_path / "users")
+    named, cloned = (str(link), users.uri) if by_link == "the source" else (users.uri, str(link))
+    committed(run(None, "clone", clone, source={"table": cloned}, shallow=True))
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, named, clone, legal_hold={clone: "case 12"} if is_held else None)
+    table, _ = report_of(raised.value.facts["report"])["tables"]
+    assert (table["state"], "its shallow clone" in table["reason"]) == ("not erased", True)
+    assert users.latest_version() == version
+
+
+def test_a_table_under_legal_hold_is_asked_once_in_a_try_of_which_tables_it_is_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uris = [table_with_subject(tmp_path / name).uri for name in ("users", "orders", "held")]
+    clone_of, asked = Table.clone_of, list[str]()
+
+    def counted(self: Table, uris: Any) -> list[str]:
+        asked.append(self.uri)
+        return clone_of(self, uris)
+
+    monkeypatch.setattr(Table, "clone_of", counted)
+    assert erase(tmp_path, *uris, legal_hold={uris[2]: "case 12"})["complete"]
+    assert sorted(asked) == sorted(uris)
 
 
 def test_a_dropped_column_of_the_name_of_the_key_is_known_after_the_log_that_shows_it_is_cut(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from airflow_txlog.contract.erasure.check_report import NOT_ERASED, VERIFIED
 from airflow_txlog.contract.erasure.report import Findings, Times
 from airflow_txlog.contract.operations import CheckSubjects, Erase, Operation
 from airflow_txlog.contract.wording import summary_lines
-from airflow_txlog.errors import InvalidJobSpec, TableError, TxlogError, UnsupportedFeature
+from airflow_txlog.errors import InvalidJobSpec, TableError, TableNotFound, TxlogError, UnsupportedFeature
 from airflow_txlog.operators.arguments.given import has_template, moment_of, moment_text, path_text
 from airflow_txlog.operators.erasure.reporting import ErasureOperator
 from airflow_txlog.operators.progress import report_result
@@ -74,6 +74,8 @@ class DeltaEraseOperator(ErasureOperator):
         self.cut_log = cut_log
         self.writer_hours = writer_hours
         self._not_erased: dict[str, str] = {}
+        self._unopened: set[str] = set()
+        self._held_clones: dict[str, str] | None = None
         self.check_literals()
 
     def check_arguments(self) -> None:
@@ -101,6 +103,7 @@ class DeltaEraseOperator(ErasureOperator):
         Raises AirflowRescheduleException to wait.
         """
         self.begin_try()
+        self._held_clones = None
         try:
             to_check = self.check_ready()
             if (nothing := self.nothing_requested()) is not None:
@@ -203,17 +206,24 @@ class DeltaEraseOperator(ErasureOperator):
         return dataclasses.replace(found, state=NOT_ERASED, reason=reason)
 
     def _clones(self) -> dict[str, list[str]]:
-        """Return for each table those of the tables that are shallow clones of it."""
+        """Return for each table those of the tables that are shallow clones of it, or may be."""
         found: dict[str, list[str]] = {table: [] for table in self.tables}
         names = {self.hook.table(table).uri: table for table in self.tables}
+        self._unopened = set()
         for clone in self.tables if len(names) > 1 else ():
+            if self.held(clone) is not None:
+                continue
+            table = self.hook.table(clone)
             try:
-                sources = self.hook.table(clone).clone_of(names)
+                sources = table.clone_of(names)
+            except TableNotFound:
+                continue
             except (TableError, UnsupportedFeature) as error:
                 if error.retryable:
                     raise
-                # The job of the table meets the error, too.
-                continue
+                # Its job meets the error, too. A repair brings back the rows of the files that it still names.
+                self._unopened.add(clone)
+                sources = table.may_be_clone_of(names)
             for uri in sources:
                 if names[uri] != clone:
                     found[names[uri]].append(clone)
@@ -224,6 +234,11 @@ class DeltaEraseOperator(ErasureOperator):
         if (clone := self._held_clone_of(uri)) is not None:
             return f"its shallow clone {clone} is under legal hold, and needs its files"
         failed = next((clone for clone in clones if clone in self._not_erased), None)
+        if failed in self._unopened:
+            return (
+                f"{failed} cannot be opened, and may be a shallow clone that needs its files. Repair it; or, if it is "
+                "lost or no such clone, take it out of tables"
+            )
         return None if failed is None else f"its shallow clone {failed} was not erased, and needs its files"
 
     def _held_clone_of(self, uri: str) -> str | None:
@@ -231,21 +246,29 @@ class DeltaEraseOperator(ErasureOperator):
 
         Raises InvalidJobSpec if one under legal hold cannot be opened.
         """
-        uris = [self.hook.table(uri).uri]
+        if self._held_clones is None:
+            self._held_clones = self._with_held_clones()
+        return self._held_clones.get(self.hook.table(uri).uri)
+
+    def _with_held_clones(self) -> dict[str, str]:
+        """Return the canonical URIs of the tables whose files one under legal hold reads, each with its name."""
+        uris = [self.hook.table(table).uri for table in self.tables if self.held(table) is None]
+        found: dict[str, str] = {}
         for name in self.legal_hold or ():
             try:
-                if self.hook.table(name).clone_of(uris):
-                    return name
+                sources = self.hook.table(name).clone_of(uris)
             except (TableError, UnsupportedFeature) as error:
                 if error.retryable:
                     raise
                 raise InvalidJobSpec(
                     f"{name} is under legal hold, and cannot be opened. So it is unknown whether it is a shallow clone "
-                    f"that needs the files of {uri}, which was not changed. Correct the name, or repair the table. If "
-                    f"it is gone, take it out of tables and legal_hold. {error.message}",
+                    "that needs the files of another of the tables. Nothing was changed. Correct the name, or repair "
+                    f"the table. If it is gone, take it out of tables and legal_hold. {error.message}",
                     argument="legal_hold",
                 ) from error
-        return None
+            for uri in sources:
+                found.setdefault(uri, name)
+        return found
 
     def is_skipped(self, table: str) -> bool:
         return super().is_skipped(table) or self._held_clone_of(self.hook.table_uri(table)) is not None
