@@ -203,6 +203,9 @@ def test_each_operator_has_a_case() -> None:
     assert CASES.keys() == OPERATORS
 
 
+@pytest.mark.parametrize(
+    "lake", ["glue", pytest.param("hive", marks=pytest.mark.long("runs every operator"))], indirect=True
+)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_an_operator_takes_the_name_of_its_table(lake: Lake, name: str) -> None:
     returned = CASES[name](lake)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 TOWNS = "id INT, note STRING, town STRING"
 
 
-@pytest.mark.parametrize("is_in_store", [False, True])
+@pytest.mark.parametrize("is_in_store", [False, pytest.param(True, marks=pytest.mark.long("each reads by Spark"))])
 @pytest.mark.parametrize(
     ("text", "schema", "options", "sql"),
     [
@@ -106,7 +106,13 @@ def test_options_with_which_nothing_shows_what_is_wrong_are_refused(
     ],
     ids=["plain", "lines", "binary", "one variant", "header"],
 )
-@pytest.mark.parametrize("text", ["a,Bod\xf8\n".encode("latin-1"), "a,Bod\ufffd\n".encode()], ids=["bytes", "text"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a,Bod\xf8\n".encode("latin-1"), id="bytes"),
+        pytest.param("a,Bod\ufffd\n".encode(), id="text", marks=pytest.mark.long("each reads by Spark")),
+    ],
+)
 def test_bytes_that_spark_would_replace_are_an_error(
     tmp_path: Path, spark: SparkSession, text: bytes, schema: str | None, options: dict[str, str]
 ) -> None:
@@ -178,6 +184,7 @@ def test_many_quotes_in_a_long_row_are_read_once(spark: SparkSession) -> None:
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.long("Spark plans wide files twice")
 def test_the_plan_of_many_columns_of_csv_grows_with_their_number(tmp_path: Path, spark: SparkSession) -> None:
     def characters(count: int) -> int:
         path = tmp_path / f"{count}.csv"
