@@ -239,17 +239,24 @@ def test_an_object_that_waits_for_one_request_is_no_part_of_the_report_of_anothe
 
 
 def test_a_file_that_may_be_in_the_partition_of_anybody_waits_for_every_request(tmp_path: Path) -> None:
-    """Neither its path nor its rows show whose it is, so no verdict does."""
+    """Neither its path nor its rows show whose it is, so no verdict does; also beside a file that shows one."""
     users = Table.create(
         tmp_path / "users", rows(OTHER).schema, partition_by=["email"], properties={"delta.columnMapping.mode": "name"}
     )
     append(users, rows(OTHER))
     pq.write_table(pa.table({"note": ["about nobody"]}), tmp_path / "users" / "orphan.parquet")
+    soon = {"writer_hours": 24, "deadline": dt.datetime.now(dt.UTC)}
     with pytest.raises(ErasureIncomplete) as raised:
-        erase(tmp_path, {users.uri: "email"}, writer_hours=24, deadline=dt.datetime.now(dt.UTC))
+        erase(tmp_path, {users.uri: "email"}, **soon)
+    # Its error names as many objects as the report.
     assert {name: each["left"] for name, each in (raised.value.requests or {}).items()} == {
-        name: {users.uri: 0} for name in REQUESTS
+        name: {users.uri: 1} for name in REQUESTS
     }
+    pq.write_table(pa.table({"note": [f"about {ANNA}"]}), tmp_path / "users" / "anna.parquet")
+    with pytest.raises(ErasureIncomplete) as raised:
+        erase(tmp_path, {users.uri: "email"}, **soon)
+    assert set(raised.value.requests or {}) == set(REQUESTS)
+    assert [body_of(tmp_path, each)["tables"][0]["num_waits"] for each in REQUESTS] == [2, 1, 1]
 
 
 def test_the_next_day_to_check_again_is_that_of_the_declared_places(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ class Wait:
     until_ms: int
     """By the store's clock."""
     why: str
+    is_shown: bool = True
+    """Whether a verdict on the object shows the value. Otherwise only its partition does, or may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +288,8 @@ class _Removing:
                     until_ms, why = ends_ms, "a staged change needs it until it expires"
             # Otherwise waiting does not help: the file belongs to another owner, or came back.
             if until_ms > now_ms:
-                found.append(Wait(path=self._forms.without_values(info.path), until_ms=until_ms, why=why))
+                path, is_shown = self._forms.without_values(info.path), not self._found[info.path].verdict.passes
+                found.append(Wait(path=path, until_ms=until_ms, why=why, is_shown=is_shown))
         return found
 
     def _let_go_of_live(self) -> None:

@@ -24,8 +24,8 @@ class WrittenReport:
 
     @property
     def left(self) -> dict[str, int]:
-        """Return the number of objects that hold a subject or were not read, by table that has any."""
-        return {each.table: each.num_left for each in self.report.tables if not each.is_complete}
+        """Return for each incomplete table how many objects do not pass, or else how many have to go later."""
+        return {each.table: each.num_left or each.num_waits for each in self.report.tables if not each.is_complete}
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def incomplete_one(written: WrittenReport) -> ErasureIncomplete:
             report=uri,
             left=left,
         )
-    names = ", ".join(f"{table} ({plural(count, 'object')})" for table, count in left.items())
+    # A table that was not verified has none.
+    names = ", ".join(f"{table} ({plural(count, 'object')})" if count else table for table, count in left.items())
     return ErasureIncomplete(
         f"Request {request_id} is not complete: objects hold a subject, could not be read, or may go only later; or a "
         f"table was not erased or not verified: {names}. The report {uri} has the reasons. Erase what "

@@ -25,7 +25,7 @@ from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Reque
 from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
 from airflow_txlog.engine.erasure.object_verdicts import Held, ObjectVerdict
 from airflow_txlog.engine.erasure.readable_versions import ended, readable_versions
-from airflow_txlog.engine.erasure.removal import Removal, remove_traces
+from airflow_txlog.engine.erasure.removal import Removal, Wait, remove_traces
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.erasure.values.key_columns import key_path
 from airflow_txlog.engine.log.actions import decode_commit
@@ -276,10 +276,6 @@ class _Erasure:
 
     def _report(self, removal: Removal, requests: Requests, lists: Store | None) -> dict[str, Any]:
         ids = list(requests.by_id)
-        waits = [
-            {"path": wait.path, "until": moment_text(wait.until_ms), "why": wait.why}
-            for wait in sorted(removal.waits, key=lambda each: -each.until_ms)[:_WAITS_SHOWN]
-        ]
         runs, deleted = [], {}
         if lists is not None:
             uri, log, key = self._context.table.uri, self._log_once, self._context.spec.records_key
@@ -299,8 +295,9 @@ class _Erasure:
             "steps": self._steps,
             "runs": runs,
             "cut": removal.cut,
-            "waits": waits,
-            "num_waits": len(removal.waits),
+            **_first_of(removal.waits),
+            # No verdict shows whose they are.
+            "unshown": _first_of([wait for wait in removal.waits if not wait.is_shown]),
             "ends_ms": ends,
             "until_ms": removal.until_ms,
             "num_tombstones": removal.num_tombstones,
@@ -417,6 +414,13 @@ class _Erasure:
         # Its inputs lie in the folder that is deleted after this job.
         step.job_id = self._context.job_id
         return step
+
+
+def _first_of(waits: Sequence[Wait]) -> dict[str, Any]:
+    """Return the last ones of some waits, and the number of all."""
+    last = sorted(waits, key=lambda each: -each.until_ms)[:_WAITS_SHOWN]
+    shown = [{"path": wait.path, "until": moment_text(wait.until_ms), "why": wait.why} for wait in last]
+    return {"waits": shown, "num_waits": len(waits)}
 
 
 def _num_deleted(deleted: JobResult) -> dict[str, int]:

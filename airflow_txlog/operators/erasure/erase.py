@@ -355,9 +355,10 @@ def _with_erasure(
     if request_id in done.get("unverified", ()):
         steps = [{"name": _UNVERIFIED, "version": None, "at": None, "begun": None}, *steps]
     found = dataclasses.replace(found, steps=steps)
-    # The waits are those of all requests. Where objects are another one's alone, they are not this one's.
-    if found.num_left or not any(each.num_left for each in of_all):
-        found = dataclasses.replace(found, waits=done["waits"], num_waits=done["num_waits"])
+    # The waits are those of all requests. Where objects show that they are another one's, they are not this one's.
+    is_of_others = not found.num_left and any(each.num_left for each in of_all)
+    waiting = done["unshown"] if is_of_others else done
+    found = dataclasses.replace(found, waits=waiting["waits"], num_waits=waiting["num_waits"])
     deleted = done["deleted"].get(request_id, ())
     count = sum(each["num_objects"] for each in deleted)
     unknown = {step["name"] for step in steps if step["at"] is None}
