@@ -18,9 +18,10 @@ from typing import Any
 # Python searches a script's folder first, whose modules are not top-level modules.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
 
+from airflow_txlog import __version__  # noqa: E402
 from airflow_txlog.clock import SYSTEM_CLOCK  # noqa: E402
-from airflow_txlog.contract.job import JobSpec  # noqa: E402
-from airflow_txlog.errors import JobError  # noqa: E402
+from airflow_txlog.contract.job import JobResult, JobSpec  # noqa: E402
+from airflow_txlog.errors import InvalidJobSpec, JobError  # noqa: E402
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange  # noqa: E402
 from airflow_txlog.jobs.__main__ import EXIT_DONE, EXIT_FAILED, begin, exit_code, run_in_session  # noqa: E402
 
@@ -51,7 +52,13 @@ def main() -> int:
     if exchange.last() != number or (exchange.get("result", number) or {}).get("submission") == name:
         say("A later try has submitted this work again, or it has its result already. Nothing was done.")
         return EXIT_DONE
-    spec = JobSpec.from_json(json.dumps({**document["spec"], **withheld}))
+    try:
+        spec = JobSpec.from_json(json.dumps({**document["spec"], **withheld}))
+    except InvalidJobSpec as error:
+        # The task has made this spec of valid arguments, with its own package.
+        result = _other_package(document["spec"], error)
+        exchange.put("result", number, {**json.loads(result.to_json()), "submission": name})
+        return exit_code(result)
 
     def report(spark: Any) -> None:
         context = spark.sparkContext
@@ -67,6 +74,16 @@ def main() -> int:
     result = run_in_session(spec, "submitted", say, report)
     exchange.put("result", number, {**json.loads(result.to_json()), "submission": name})
     return exit_code(result)
+
+
+def _other_package(spec: dict[str, Any], error: InvalidJobSpec) -> JobResult:
+    """Return the result of a job whose description the package in the driver's image cannot read."""
+    refused = InvalidJobSpec(
+        f"The package airflow_txlog {__version__} in the driver's image cannot read the job that the worker's package "
+        f"describes: they are of different releases. Install the worker's in the image. Nothing was read. ({error})",
+        **error.facts,
+    )
+    return JobResult(status="failed", operation=spec["operation"], table_uri=spec["table_uri"], error=refused.to_dict())
 
 
 def _setting(name: str) -> str | None:

@@ -28,6 +28,7 @@ from airflow_txlog.engine.upkeep.rollback import NOT_DONE
 from airflow_txlog.errors import (
     ClusterLost,
     IdempotencyKeyReused,
+    InvalidJobSpec,
     InvalidPredicate,
     JobError,
     JobLost,
@@ -519,6 +520,28 @@ def test_a_driver_does_nothing_for_a_spec_that_its_task_has_not_signed_or_has_su
     monkeypatch.setattr(cluster_main, "_setting", lambda name: exchange.handed_over(number, {}))
     assert cluster_main.main() == 0
     assert "A later try has submitted this work again" in lines[-1]
+
+
+def test_a_job_that_the_package_of_the_drivers_image_cannot_read_fails_for_that_reason(
+    cluster: PlayedCluster, users: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.hold("begin")
+    task = Waiting(cluster, spec_of(users))
+    eventually(lambda: bool(cluster.homes()), "submitted")
+    (home,) = cluster.homes().values()
+    monkeypatch.setattr(cluster_main, "begin", lambda: print)
+    monkeypatch.setattr(cluster_main, "_setting", settings_in(home / "settings").get)
+    with monkeypatch.context() as older:
+        # A spec of a release with another field.
+        read = JobSpec.from_json
+        add = lambda text: json.dumps({**json.loads(text), "tomorrow": 1})  # noqa: E731
+        older.setattr(cluster_main.JobSpec, "from_json", lambda text: read(add(text)))
+        assert cluster_main.main() == 1
+    task.over()
+    assert isinstance(task.error, InvalidJobSpec)
+    assert not task.error.retryable
+    assert "Install the worker's in the image. Nothing was read. (tomorrow is unknown." in str(task.error)
+    assert users.latest_version() == 1
 
 
 def test_a_document_that_another_build_has_signed_in_the_clear_is_refused_by_both_sides(
