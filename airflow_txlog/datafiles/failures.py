@@ -153,10 +153,11 @@ def _is_identifier(value: object) -> bool:
 class Misfit:
     """Why a row of a CSV or JSON file does not fit, if known: at most one of `kind`, `quote` and `is_replaced`.
 
-    `kind`: the type of its column that a value is none of; `has_blanks` before or after it. `quote`: a value in quotes
-    holds a doubled quote, and the escape is Spark's default; or Spark's values do not show whether one does; or a line
-    ends inside of quotes. `separator`: this character cuts the line into the right number of values, or that of the
-    only column into several. `is_replaced`: a text holds U+FFFD, with which Spark replaces bytes that are not UTF-8.
+    `kind`: the column's type, which the value does not have. `has_blanks`: the value has spaces before or after it.
+    `quote`: "doubled" if a value in quotes holds a doubled quote, and the escape is Spark's default; "unclear" if
+    Spark's values do not show whether one does; "open" if a line ends inside of quotes. `separator`: the character that
+    cuts the line into the right number of values, or the value of the only column into several. `is_replaced`: a text
+    holds U+FFFD, with which Spark replaces bytes that are not UTF-8.
     """
 
     column: str | None = None
@@ -180,7 +181,7 @@ def set_separator(mark: str) -> str:
 
 
 def row_does_not_fit(file: str | None, misfit: Misfit, *, line: int | None = None) -> InvalidInput:
-    """Return the error for a row of a CSV or JSON file, with what is known of its place. It shows no value."""
+    """Return the error for a row of a CSV or JSON file, with the known parts of its place. It shows no value."""
     where = "A file of the source" if file is None else f"The source's file {file}"
     at = "" if line is None else f" in line {line}"
     what, advice = _misread_text(misfit) if misfit.quote or misfit.is_replaced else _unfit_value(misfit, line)

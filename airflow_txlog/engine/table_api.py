@@ -208,9 +208,9 @@ class Table(DeltaTable):
         return tables_of(filter(is_absolute, paths), uris)
 
     def may_be_clone_of(self, uris: Collection[str]) -> list[str]:
-        """Return those of these tables whose files the log still names, also where no version can be read.
+        """Return those of these tables whose files the log still names, even if no version can be read.
 
-        All, if a part of the log cannot be read. The URIs are canonical. Raises the errors of the store.
+        Returns all of them if a part of the log cannot be read. The URIs are canonical. Raises the errors of the store.
         """
         elsewhere = files_elsewhere(self.store)
         return list(uris) if elsewhere is None else tables_of(elsewhere, uris)

@@ -1,7 +1,7 @@
 """Tables by their names in a catalog: a name becomes a place once per task, and the catalog learns of new tables.
 
-A text that is not absolute and has no slash is a name, if the hook has a catalog. Invariants: nothing is asked before a
-name is used; a task whose commit is done never fails because of its catalog.
+A text that is not absolute and has no slash is a name, if the hook has a catalog. Invariants: the catalog gets no
+request before a name is used; a task whose commit is done never fails because of its catalog.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class NamedTablesHook:
         return next((each for each in self.names.entries.values() if canonical_place(each.uri) == place), None)
 
     def name_at(self, uri: str) -> str | None:
-        """Return the name by which this task knows the table at a place; None if it knows none."""
+        """Return the name that this task has for the table at a place; None if it has none."""
         entry = self.entry_at(uri)
         return self.names.to_register.get(canonical_place(uri)) if entry is None else entry.name
 

@@ -77,7 +77,7 @@ class NamedTableOperator(RenderedOperator):
     def record_of(self, kind: type[Operation], arguments: Mapping[str, Any], hook: TxlogHook | None) -> Operation:
         """Return the record of an operation, with places for the names of other tables.
 
-        `hook`: None when the DAG is parsed, where a name stands for any place if there may be a catalog.
+        `hook`: None when the DAG is parsed. A name then stands for any place if there may be a catalog.
         """
         if hook is not None:
             arguments = with_places(arguments, hook.place_in_source)

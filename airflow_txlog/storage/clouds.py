@@ -184,7 +184,7 @@ class Body:
         return len(self._view)
 
     def read(self, size: int | None = -1) -> Any:
-        """Return the next bytes. There may be more than `size`: urllib3 asks for 16 KiB, and each piece is a call."""
+        """Return the next bytes, possibly more than `size`: urllib3 reads 16 KiB per call."""
         start = self._position
         is_rest = size is None or size < 0
         self._position = len(self) if is_rest else min(len(self), start + max(size or 0, _SENT_BYTES))

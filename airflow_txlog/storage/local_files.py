@@ -191,7 +191,7 @@ def stat_linked(path: str) -> os.stat_result | None:
 
 
 def is_local_file(location: str) -> bool:
-    """Return whether a file of this machine lies in the place of a table's folder."""
+    """Return whether this machine has a file at a location that should be a table's folder."""
     path = local_path(location)
     return path is not None and os.path.isfile(path)
 

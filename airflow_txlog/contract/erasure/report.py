@@ -145,7 +145,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureReport:
-    """What a controller shows for one request.
+    """The report on one request, for the controller.
 
     `declared`: the controller's answers to `CHECKLIST`. `not_covered`: tables that read the tables of this request, and
     are not in it, each with `table` and `reads`.

@@ -229,7 +229,7 @@ class KeyValues(Part, frozen=True, kw_only=True):
 class KeySource(Part, frozen=True, kw_only=True):
     """Keys from a source. `source_column` null: the source's only column, or the one named as `column`.
 
-    Only the latter where the name may be a row: in a CSV file with a header and without a schema.
+    A CSV file with a header and without a schema needs the name, because its first line may be a row.
     """
 
     column: Text

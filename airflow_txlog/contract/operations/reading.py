@@ -72,7 +72,7 @@ def kinds_of(cls: type) -> dict[str, Any]:
 
 @cache
 def fields_of(cls: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Return what msgspec says of each field of a record, which it finds out anew each time: a millisecond."""
+    """Return the fields of a record by name, and keep them: msgspec takes a millisecond to find them."""
     return {field.name: field for field in msgspec.structs.fields(cls)}
 
 

@@ -150,7 +150,7 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
 
 
 class WithKeys:
-    """The answers of an operation by `keys`, which may come from a source, in place of those of `Operation`."""
+    """The answers of an operation whose `keys` may be read from a source. They replace those of `Operation`."""
 
     __slots__ = ()
     keys: Any

@@ -108,7 +108,7 @@ class Requests:
 
     @cached_property
     def of_string(self) -> Mapping[bytes, Collection[str]]:
-        """The requests of each string by which a text holds a value."""
+        """The requests of each string that shows a value in a text."""
         found: dict[bytes, list[str]] = {}
         for request_id, forms in self.by_id.items():
             for string in forms.strings:

@@ -104,7 +104,7 @@ class _InFolder:
     def erase(self, found: ErasedTombstones) -> None:
         """Replace the files of tombstones that hold a value by copies without it, and note what went.
 
-        Raises CommitConflict if another job has recorded deletions meanwhile.
+        Raises CommitConflict if another job records deletions at the same time.
         """
         store, tx = self._store, self._table.begin()
         application = APPLICATION + self._folder.rpartition("/")[2]

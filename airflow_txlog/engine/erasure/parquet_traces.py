@@ -1,4 +1,4 @@
-"""Traces in a Parquet file: in its rows, and in what a writer has kept of rows beside them.
+"""Traces in a Parquet file: in its rows, and in the parts of rows that a writer repeats elsewhere in the file.
 
 Of every leaf column that may hold a value, the rows are decoded and the column chunks are searched (`column_chunks`).
 The footer is searched as a whole. The invariant: what cannot be decoded raises, and is never taken for a file without
@@ -210,7 +210,7 @@ def _in_rows(file: DataFile, parquet: OpenParquet, searched: Sequence[SearchedLe
 
 
 def _needs_texts(parquet: OpenParquet, leaf: SearchedLeaf, forms: Forms) -> bool:
-    """Return whether a column's dictionaries may hold a value that counts where a text names the column."""
+    """Return whether a column's dictionaries may hold a value that counts only in a text with the column's name."""
     if leaf.is_read_whole or not (forms.need_names and is_text(leaf.kind)):
         return False
     groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))

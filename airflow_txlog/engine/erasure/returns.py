@@ -46,7 +46,7 @@ _MOST_REQUESTS_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """Files that come into a table, with the metadata by which they are read. `root`: their paths are relative to it.
+    """Files that come into a table, with the metadata for reading them. `root`: their paths are relative to it.
 
     `store` opens them. With `is_trusted`, the caller knows that it may read files outside of `root`.
     """
@@ -216,7 +216,7 @@ class ReturnGuard:
 
 
 class Compared:
-    """The guard of a commit whose files were compared where they come from: they are compared again, and admitted."""
+    """The guard of a commit whose files were compared in their source: it compares them again, and admits them."""
 
     def __init__(self, guard: ReturnGuard) -> None:
         self._guard = guard

@@ -49,7 +49,7 @@ def traces_in_text(data: bytes, forms: Forms) -> Iterator[Trace]:
 
 
 def _in_bytes(data: bytes, scalars: Iterable[_Scalar], forms: Forms) -> bool:
-    """Return whether bytes hold a value beside the bounds of the key, which are compared as a whole."""
+    """Return whether bytes hold a value outside of the bounds of the key, which are compared as a whole."""
     if not forms.in_bytes(data):
         return False
     for keys, bound in scalars:

@@ -418,9 +418,9 @@ def drop_uploads(
     say: Callable[[int, str], object],
     text_of: Callable[[OSError], str] = str,
 ) -> None:
-    """Drop the unfinished uploads of killed writers, and say so at a level of `logging`.
+    """Drop the unfinished uploads of killed writers. `say` logs a line at a level of `logging`.
 
-    An error is said, and not raised: no reader sees these files. `text_of` gives what may be shown of it.
+    An error is logged and not raised, because no reader sees these files. `text_of` returns the text to log for it.
     """
     try:
         count = store.abort_unfinished(before_ms, others)

@@ -1,4 +1,4 @@
-"""The files that an erasure and its verification write beside the report: lists of objects, and records of work.
+"""The files that an erasure and its verification write next to the report: lists of objects, and records of work.
 
 Each appears whole, under a name that is made of its content, so a repeated try replaces nothing, and a changed file is
 noticed. A record keeps the steps of one run of the job, the objects that it wrote, and the lists of those that it
@@ -234,7 +234,7 @@ def unverified_requests(
 
 
 class _Claim(msgspec.Struct):
-    """What is read of a record that the key has not signed."""
+    """The part of an unsigned record that is read."""
 
     requests: list[str]
 

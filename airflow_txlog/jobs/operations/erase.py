@@ -424,7 +424,7 @@ def _first_of(waits: Sequence[Wait]) -> dict[str, Any]:
 
 
 def _num_deleted(deleted: JobResult) -> dict[str, int]:
-    """Return the metric of the deleted rows; none where whole files went, and the log does not state their rows."""
+    """Return the metric of the deleted rows; nothing if whole files went whose rows the log does not state."""
     name = "numDeletedRows"
     known = {name: 0} | deleted.metrics if deleted.status == "nothing_to_do" else deleted.metrics
     return {name: known[name]} if name in known else {}

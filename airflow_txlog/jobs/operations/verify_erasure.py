@@ -113,8 +113,8 @@ def verify_erasure(context: JobContext) -> JobResult:
 class _Described:
     """The files that are gone after an erasure, and that an object of the log may still describe by values.
 
-    A file that no list of the erasure has went before it, by a vacuum, or went meanwhile, before it was opened. Whether
-    it held a subject is unknown.
+    If no list of the erasure has a file, a vacuum deleted it before the erasure, or it went before the verification
+    opened it. Whether it held a subject is unknown.
     """
 
     def __init__(self, snapshot: Snapshot, requests: Requests, lists: Store, records: Sequence[ErasureRecord]) -> None:

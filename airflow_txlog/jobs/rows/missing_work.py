@@ -1,4 +1,4 @@
-"""What an attempt has to stage, the numbers of its segments, and the segments that the staged files are.
+"""The work that an attempt must stage, the numbers of its segments, and the segments of the staged files.
 
 Buckets of inserts have the first numbers, then groups of images, of change rows, and of files that are copied into one.
 """

@@ -82,7 +82,7 @@ def has_checked_header(view: FileView) -> bool:
 
 
 def has_unchecked_header(source: AnySource) -> bool:
-    """Return whether names of columns may come from a CSV file's first line, which nothing shows to be a header."""
+    """Return whether the first line of a CSV file may name the columns, although nothing shows that it is a header."""
     views = source.views.values() if isinstance(source, QuerySource) else (source,)
     files = (view for view in views if isinstance(view, FileView) and view.format == "csv" and view.schema is None)
     return any(is_true(options_of(view), "header") for view in files)
@@ -98,7 +98,7 @@ def checked_quote(view: FileView) -> str | None:
 
 
 def given_separator(options: Mapping[str, str]) -> str:
-    """Return what is between the values of CSV, by options of `options_of`, with escapes as Spark reads them.
+    """Return the separator of CSV values from options of `options_of`, with escapes as Spark reads them.
 
     Source: Spark, CSVExprUtils.toChar, which refuses all others.
     """
@@ -117,7 +117,7 @@ def check_separator(view: FileView, argument: str) -> None:
 
 
 def given_encoding(options: Mapping[str, str]) -> str:
-    """Return the name of the encoding of CSV or JSON, by options of `options_of`, as Spark takes it from them."""
+    """Return the name of the encoding of CSV or JSON that Spark takes from options of `options_of`."""
     return options.get("encoding", options.get("charset", "UTF-8"))
 
 
@@ -127,9 +127,9 @@ def check_headers(
     """Raise SchemaMismatch if the header of a file has other names than `expected`, None for those of the first file.
 
     Names are compared without regard to case, as Spark compares the names of columns. A file without a line has no
-    header. Returns why only Spark can find a header: because of an encoding, a compression or a quoted line end. Raises
-    InvalidInput for a file without a line end in its first MiB, for one whose first bytes are those of a compression or
-    an encoding that nothing names, and with `only_here` for any that is no text.
+    header. Returns the reason if only Spark can find a header: an encoding, a compression or a quoted line end. Raises
+    InvalidInput for a file without a line end in its first MiB, and for one whose first bytes show a compression or an
+    encoding that neither its name nor an option gives. With `only_here`, raises it for every file that is no text.
     """
 
     def found(path: str) -> list[str] | None:

@@ -269,9 +269,10 @@ def is_true(options: Mapping[str, str], name: str) -> bool:
 
 
 def is_strict(view: FileView) -> bool:
-    """Return whether a row of CSV or JSON that does not fit its columns is an error: unless the options say otherwise.
+    """Return whether a row of CSV or JSON that does not fit its columns is an error.
 
-    A column for the texts of such rows says otherwise, too.
+    It is one by default, and none with the option `columnNameOfCorruptRecord` or another `mode` than FAILFAST. If the
+    schema has a column for the texts of such rows, the default mode is PERMISSIVE.
     """
     options = options_of(view)
     if view.format not in ("csv", "json") or "columnnameofcorruptrecord" in options:

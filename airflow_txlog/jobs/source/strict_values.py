@@ -1,10 +1,10 @@
 """Values of CSV and JSON files that Spark's readers would change when they read them: errors in the mode FAILFAST.
 
-A doubled quote stays in a text if a CSV file has no option for the escape, and bytes that are not UTF-8 are replaced if
-it has none for the encoding. Spark removes commas from the text of a DECIMAL, cuts its decimals, and drops the time of
-day from the text of a DATE. Here it reads such columns as texts, and its own cast converts the texts that keep their
-meaning. The invariant: the rows are those that Spark's reader gives, or the job fails. Left to Spark's reader are the
-values inside of structs, arrays and maps, and the numbers of JSON whose text it would first print through a double.
+Without an option for the escape, Spark keeps a doubled quote in a text of CSV. Without one for the encoding, it
+replaces bytes that are not UTF-8. It removes commas from the text of a DECIMAL, cuts its decimals, and drops the time
+of day from the text of a DATE. Here it reads such columns as texts, and its own cast converts the texts that keep their
+meaning. The invariant: the rows are those that Spark's reader gives, or the job fails. Values inside of structs, arrays
+and maps are left to Spark's reader, and so are numbers of JSON whose text it would first print through a double.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def text_options(view: FileView) -> dict[str, str]:
 
 
 def strict_options(view: FileView) -> dict[str, str]:
-    """Return the options by which Spark's reader refuses what does not fit, and drops no character."""
+    """Return the options with which Spark's reader refuses values that do not fit, and drops no character."""
     if not is_strict(view):
         return {}
     options = options_of(view)
@@ -99,9 +99,9 @@ class StrictColumns:
     """The columns that Spark reads as texts, by name, with the types that they become.
 
     `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `separator`:
-    what is between values of CSV. `has_lines`: a value may have a line end. `may_replace`: Spark may replace bytes of
-    texts, and no option asks for it. `shows_names`: the columns have the author's names, and none from a file's first
-    line, which may be a row. `folders`: the columns of folders, by lower-case name.
+    the characters between values of CSV. `has_lines`: a value may have a line end. `may_replace`: Spark may replace
+    bytes of texts without an option that allows it. `shows_names`: the columns have the author's names, and none from a
+    file's first line, which may be a row. `folders`: the columns of folders, by lower-case name.
     """
 
     fields: Mapping[str, StructField]

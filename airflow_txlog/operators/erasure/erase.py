@@ -130,8 +130,8 @@ class DeltaEraseOperator(ErasureOperator):
     def _check_sources(self, context: Mapping[str, Any], tables: Sequence[Sequence[str]]) -> None:
         """Read the sources of the subjects for `tables` of each kind of key column, before the first one loses a row.
 
-        A table that cannot be read is passed over, as it stops no other, and the next of its kind is asked. Raises the
-        errors of reading the sources, and those that another try may not meet.
+        If a table cannot be read, the next one of its kind is checked, because no table may stop the others. Raises the
+        errors of reading the sources, and errors that another try may not meet.
         """
         for alike in tables:
             for table in alike:
@@ -321,8 +321,8 @@ def _after(clones: Mapping[str, Sequence[str]]) -> list[str]:
 def _times_of(steps: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     """Return the times from which on a table's latest version, its files and its log were without the subjects.
 
-    Each is that of the last step that still deleted something of it; where none did, of the first removal that found
-    the version before it without subjects.
+    Each is the time of the last step that still deleted something there. If no step did, it is the time of the first
+    removal that found the version before it without subjects.
     """
     known, unknown = [step for step in steps if step["at"]], {step["name"] for step in steps if not step["at"]}
     removals = [step for step in known if step["name"] == "remove"]

@@ -192,7 +192,7 @@ class ErasureOperator(ManyJobsOperator):
 
     @property
     def _statements(self) -> list[str]:
-        """The author's texts that the report shows; none where a template is to give them."""
+        """Return the author's texts that the report shows, without those that a template has yet to render."""
         given = (each for each in (self.declared, self.legal_hold) if isinstance(each, Mapping))
         return [text for each in given for text in each.values()]
 

@@ -1,7 +1,7 @@
 """Canonically equivalent spellings of a text, which Unicode defines to be the same text.
 
-An accent may be a part of its letter or follow it, several marks may come in several orders, and some characters are
-other names of one, such as the Kelvin sign of the letter K. Texts that were joined from parts, or typed on several
+An accent may be a part of its letter or follow it, several marks may have any order, and some characters are other
+names of one, such as the Kelvin sign of the letter K. Texts that were joined from parts, or typed on several
 systems, mix these, so that they are neither in NFC nor in NFD. Hangul syllables are not spelled one by one.
 Source: Unicode Standard Annex 15, "Canonical equivalence"; the Unicode Character Database, Decomposition_Mapping.
 """

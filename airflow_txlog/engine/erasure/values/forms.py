@@ -3,7 +3,7 @@
 The values are those of one column, the key. A file may hold one as a value of a Parquet column, as the bytes of such a
 value in a dictionary or a bound, as a text in JSON, or as a part of a longer text. The invariant: every form of a value
 counts as the value, also inside of a longer text, and a bound that may be a shortened value counts too. Numbers, dates
-and tiny texts stand in many texts by chance: they count in the key, and as whole words of a text that names it.
+and tiny texts occur in many texts by chance: they count in the key, and as whole words of a text that names it.
 Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, truncation of string statistics.
 """
 
@@ -369,7 +369,7 @@ class Forms:
 
     @cached_property
     def strings(self) -> list[bytes]:
-        """The bytes by which a text holds a value that no text holds by chance."""
+        """The bytes that show a value in a text, of the values that no text holds by chance."""
         return [form.encode() for form in self._rare]
 
     def counts_in(self, texts: pa.Array) -> Mapping[bytes, int]:

@@ -130,7 +130,7 @@ def _int96(value: Any) -> bytes:
 
 
 def _integers(value: Any) -> Iterator[int]:
-    """Yield the numbers by which Parquet may store a value: of a time in each unit."""
+    """Yield the numbers that Parquet may store for a value: for a time, one in each unit."""
     kind, types = value.type, pa.types
     if types.is_decimal(kind):
         yield int(value.as_py().scaleb(kind.scale))

@@ -1,4 +1,4 @@
-"""Spellings of a value in texts: as whole texts, in JSON and URLs, in base 64, and as words of a longer text.
+"""Spellings of a value in texts: as whole texts, in JSON, URLs and SQL, in base 64, and as words of a longer text.
 
 Pure functions; `forms` decides which spelling counts where. The invariant: two spellings that mean the same value to a
 reader of the table are among those of each other.
@@ -58,7 +58,7 @@ def _of_identifier(identifier: uuid.UUID) -> Iterator[str]:
 
 
 def whole_texts(values: pa.Array, lengths: Collection[int], most: int) -> frozenset[str]:
-    """Return the spellings of values as whole texts: at most so many mixed ones of each, and padded to the lengths."""
+    """Return the spellings of values as whole texts: at most `most` mixed ones of each, and padded to the lengths."""
     found = {text for value in values for text in spellings(value)}
     if lengths:
         plain = {text.rstrip(" ") or text for text in found}
@@ -178,7 +178,7 @@ def instants_in(text: str) -> Iterator[str]:
 
 
 def without_surrogates(text: str) -> str:
-    """Return a text with marks in the place of what is no character, such as a byte in the name of a file."""
+    """Return a text in which marks replace lone surrogates, such as those for a stray byte in the name of a file."""
     try:
         text.encode()
     except UnicodeEncodeError:

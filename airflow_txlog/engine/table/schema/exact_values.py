@@ -1,9 +1,9 @@
 """Convert values that people give to the exact type of a table's column, or refuse them.
 
-They say whose rows are deleted, erased or searched for. A file in which `007` was read as the number 7 would find
-nothing in a column of texts, and a cast would find somebody else. So a value becomes one of the column only if it is
-the same number, day, instant or text, written in the one way that reads back unchanged. The error says why another one
-is refused, and never shows it: it is personal. The invariant: two values become one only if they are equal.
+These values decide whose rows are deleted, erased or searched for. If a file with `007` is read as the number 7, a
+column of texts has no such value, and a cast could find another person. So a value is converted only if it is the same
+number, day, instant or text, written in the one way that reads back unchanged. The error gives the reason, and never
+shows the value, which is personal. The invariant: two values become one only if they are equal.
 Source: soundness B7.
 """
 
@@ -29,8 +29,10 @@ from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primi
 
 
 class _Float(NamedTuple):
-    """What a format of floating-point numbers distinguishes: all whole numbers below `whole`, which may be the next one
-    rounded, and all decimals of at most `digits` digits.
+    """The numbers that a floating-point format distinguishes.
+
+    It has all whole numbers below `whole`, which may be the next one rounded, and all decimals of at most `digits`
+    digits.
     """
 
     whole: int
@@ -58,9 +60,9 @@ _TYPE_NAMES: dict[type, str] = {
 
 
 class NotExact(Exception):
-    """A value is not exactly one of the column's.
+    """A value is not exactly a value of the column.
 
-    `reason` says why, `found` names the type of the value, and `place` is its place from 0 on, if it is known.
+    `reason`: the cause. `found`: the type of the value. `place`: its position from 0 on, if known.
     """
 
     def __init__(self, reason: str, found: str = "value", place: int | None = None) -> None:
@@ -87,7 +89,7 @@ def exact_values(
 
 
 def exact_number(text: str) -> Decimal:
-    """Return the number that a text is, written as the column of a number writes it. Raises NotExact."""
+    """Return the number of a text that is written as a column of numbers writes it. Raises NotExact for others."""
     number: Decimal = _number(text, _PLAIN_DECIMAL)
     return number
 
