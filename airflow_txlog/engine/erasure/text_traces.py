@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from airflow_txlog.engine.erasure.traces import Kind, Trace
-from airflow_txlog.engine.erasure.values.forms import Forms
+from airflow_txlog.engine.erasure.values.forms import LOG_PATHS, Forms
 
 _BOUNDS = frozenset(("minValues", "maxValues"))
 # Statistics with numbers of rows below the names of columns.
@@ -111,14 +112,11 @@ def _kinds(scalars: Sequence[_Scalar], forms: Forms) -> list[Kind | None]:
         is_bound = not _BOUNDS.isdisjoint(keys)
         is_of_other = is_bound and forms.is_bound_of_other(keys)
         text, name = spellings[0], "" if is_of_other else next(own, keys[-1] if keys else "")
+        in_text = forms.in_named_path if ".".join(keys) in LOG_PATHS else partial(forms.in_named_text, key=name)
         if is_bound and forms.is_bound_of_key(keys):
             # The key of another person may hold the value.
             holds = forms.in_bound(text)
-        if (
-            holds
-            or is_named
-            or (_NULL_COUNT not in keys[:-1] and any(forms.in_named_text(each, name) for each in spellings))
-        ):
+        if holds or is_named or (_NULL_COUNT not in keys[:-1] and any(map(in_text, spellings))):
             found.append("statistic" if is_bound else "value")
         else:
             found.append("statistic" if is_bound and forms.may_be_shortened(text) else None)

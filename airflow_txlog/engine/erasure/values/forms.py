@@ -10,7 +10,7 @@ Source: parquet.thrift, Statistics; Parquet, "Plain" encoding; delta-spark, trun
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -143,7 +143,8 @@ class Forms:
         if not len(values):
             return 0
         if is_text(kind) and not self.is_key(path):
-            named = self._naming(values) if self._common else 0
+            in_text = self.in_named_path if path in LOG_PATHS else self.in_named_text
+            named = self._naming(values, in_text) if self._common else 0
             return named or len(self._numbers_of_holding(values))
         count: int = pc.sum(self.are_values(values) if self.is_key(path) else self._are_forms(values)).as_py() or 0
         if count or self.is_key(path) or not is_bytes(kind):
@@ -177,14 +178,14 @@ class Forms:
     def _normal(self) -> frozenset[str]:
         return frozenset(self.normal_forms.to_pylist())
 
-    def _naming(self, texts: pa.Array) -> int:
+    def _naming(self, texts: pa.Array, in_text: Callable[[str], bool]) -> int:
         """Return how many texts name the column and hold a number, a date or a tiny text."""
         names = "|".join(map(_literal, sorted(self.names)))
         pattern = f"(?:^|[^0-9A-Za-z_])(?:{names})(?:$|[^0-9A-Za-z_])"
         if not match_anywhere(texts, "|".join(map(as_pattern, self.names))):
             return 0
         few = texts.filter(pc.match_substring_regex(texts, pattern, ignore_case=True))
-        return sum(self.in_named_text(text, "") for text in few.drop_null().to_pylist())
+        return sum(map(in_text, few.drop_null().to_pylist()))
 
     def in_entries(self, names: pa.Array, texts: pa.Array) -> int:
         """Return how many entries of maps, by their names and texts, hold what `in_named_text` finds."""
@@ -302,7 +303,7 @@ class Forms:
             found |= {places[number].as_py() for number in self._numbers_of_holding(plain, levels - 1)}
         return found
 
-    def in_named_text(self, text: str, key: str) -> bool:
+    def in_named_text(self, text: str, key: str = "") -> bool:
         """Return whether a text that names the column, or is its member, holds a number, a date or a tiny text.
 
         So does a member that is a value in a spelling which no text is searched for.
@@ -323,6 +324,10 @@ class Forms:
         if self.are_numbers and not self._numbers.isdisjoint(map(number_of, words | {text})):
             return True
         return not words.isdisjoint(self._common) or any(form in text for form in self._phrases)
+
+    def in_named_path(self, path: str) -> bool:
+        """Return the same for the path of a file: numbers of other segments, such as those of writers, do not count."""
+        return any(self.in_named_text(text, name) for part in _parts_of(path) for text, name in part)
 
     @cached_property
     def _numbers(self) -> frozenset[Decimal]:
@@ -410,11 +415,7 @@ class Forms:
 
     def _held_parts(self, path: str) -> list[bool]:
         """Return whether each segment of a path holds a value, and whether the path holds one across segments."""
-        parts = []
-        for segment in path.split("/"):
-            name, equals, value = (unquote(part) for part in segment.partition("="))
-            whole = unquote(segment)
-            parts.append([(whole, ""), (unquote(whole), ""), *([(value, name)] if equals else [])])
+        parts = list(_parts_of(path))
         texts = [text for part in parts for text, _ in part]
         held = dict(zip([*texts, unquote(path)], self.holding([*texts, unquote(path)]), strict=True))
         of_parts = (any(held[text] or self.in_named_text(text, name) for text, name in part) for part in parts)
@@ -423,12 +424,22 @@ class Forms:
 
 MARK = "(a subject)"
 """Stands for a value in what people read."""
+LOG_PATHS = frozenset(("add.path", "remove.path", "cdc.path", "allFiles.path"))
+"""The columns of a checkpoint, and the members of a commit or a checksum, that have the paths of files."""
 _PARSED = frozenset(("minvalues", "maxvalues", "partitionvalues_parsed"))
 
 
 def _literal(name: str) -> str:
     """Return a pattern of Arrow that matches a name; it knows no escaped spaces."""
     return "".join(f"\\x{ord(each):02x}" if each.isascii() and not each.isalnum() else each for each in name)
+
+
+def _parts_of(path: str) -> Iterator[list[tuple[str, str]]]:
+    """Yield the texts of each segment of a path, each with the name of the column whose value it is."""
+    for segment in path.split("/"):
+        name, equals, value = (unquote(part) for part in segment.partition("="))
+        whole = unquote(segment)
+        yield [(whole, ""), (unquote(whole), ""), *([(value, name)] if equals else [])]
 
 
 def is_of_statistics(path: str) -> bool:
