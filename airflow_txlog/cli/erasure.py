@@ -123,8 +123,8 @@ def digest_subjects(args: Namespace) -> printing.Answer:
 
     def show() -> None:
         for each in found:
-            there = ", ".join(each["tables"]) or "no table"
-            print(f"line {each['line']}: {each['digest']}, a subject of this report in {there}")
+            there = f"a subject of this report in {', '.join(each['tables'])}"
+            print(f"line {each['line']}: {each['digest']}, {there if each['tables'] else 'not in this report'}")
         if hint is not None:
             print(hint)
 
@@ -140,7 +140,7 @@ def _damage_named(report: str) -> Iterator[None]:
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError, EOFError, *_NO_GZIP) as error:
         raise InvalidInput(
             f"{report}: this is no report of an erasure, or a list that it names is damaged ({type(error).__name__}). "
-            "Nothing was compared. `airflow txlog erasure verify` says which part it is."
+            "Nothing was compared. `airflow txlog erasure verify` names the part."
         ) from None
 
 

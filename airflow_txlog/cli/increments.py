@@ -69,7 +69,7 @@ def reset_watermark(table: Table, args: Namespace) -> printing.Answer:
         known_names = f" The table's consumers are {shown_names(sorted(names))}." if names else ""
         raise UsageError(
             f"{table.uri} has no watermark of consumer {args.consumer!r}.{near}{known_names} For a new one, name its "
-            "source by --source."
+            "source with --source."
         )
     hook = hook_of(args)
     source = known.source if args.source is None and known is not None else uri_of(hook, args.source, args)

@@ -43,7 +43,7 @@ def named_in_a_catalog(error: Exception, args: Namespace) -> Exception:
     may_be_meant = all(table.split(".")) and table.count(".") in (1, 2)
     if not may_be_meant or hook_of(args).is_name(table):
         return error
-    hint = f"If {table} is a name in a catalog, name the catalog's connection by --catalog-conn-id."
+    hint = f"If {table} is a name in a catalog, name the catalog's connection with --catalog-conn-id."
     return TableNotFound(f"{error.message} {hint}", **error.facts)
 
 

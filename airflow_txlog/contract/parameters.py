@@ -47,8 +47,7 @@ def encode_parameter(value: Any, name: str = "parameters") -> Any:
         if is_parameter(encoded):
             return encoded
         raise InvalidJobSpec(
-            f"{name} is a time with parts of a microsecond, or none at all. SQL has no literal for it. Nothing was "
-            "read.",
+            f"{name} is a time finer than a microsecond, or NaT. SQL has no literal for it. Nothing was read.",
             argument=name,
         )
     if isinstance(value, dt.date):

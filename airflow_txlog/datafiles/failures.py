@@ -207,12 +207,12 @@ def _misread_text(misfit: Misfit) -> tuple[str, str]:
             f'a value with a doubled quote (""){place}, which '
             "Spark's default escape, the backslash, would not read as one",
             "If the file writes a quote inside of quotes twice (RFC 4180: pandas, Excel, PostgreSQL), set the option "
-            '"escape": "\\"". If it writes a backslash before it, set "escape": "\\\\": Spark then keeps them as they '
-            "are.",
+            '"escape": "\\"". If it writes a backslash before it, set "escape": "\\\\": doubled quotes then stay '
+            "doubled.",
         )
     if misfit.quote == "unclear":
         return (
-            f"a quote{place} that Spark may have read otherwise",
+            f"a quote{place} that Spark may have misread",
             'Write each text that has a quote in quotes, and set the option "escape": "\\"" if a quote in it is '
             'written twice (RFC 4180: pandas, Excel, PostgreSQL), or "\\\\" if it has a backslash before it. If quotes '
             'mean nothing in the file, set "quote": "".',

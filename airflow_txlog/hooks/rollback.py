@@ -71,7 +71,7 @@ def roll_back(
     if not any(each.is_known for each in found.values()):
         warn(_unknown(run, len(tables), {other for each in found.values() for other in each.others}))
     elif not entries:
-        log(f"the commits of run {run.run_id} of DAG {run.dag_id} have changed nothing that is to be undone")
+        log(f"the commits of run {run.run_id} of DAG {run.dag_id} leave nothing to undo")
     for entry in entries.values():
         log(_line(entry))
     if not dry_run:

@@ -269,9 +269,9 @@ def _other_rows(result: JobResult, rows: object, others: Mapping[str, Any]) -> s
     if not isinstance(given, int) or given == done:
         return None
     return (
-        f"the idempotency_key has done its work already, at version {result.version}, with {plural(done, 'row')}: the "
-        f"{plural(given, 'row')} given now are not used. If they are other work, give it another key, such as one with "
-        "{{ ds }} in it"
+        f"the work of this idempotency_key is already done, at version {result.version}, with {plural(done, 'row')}. "
+        f"This call, with {plural(given, 'row')}, wrote nothing. If it is other work, give it another key, such as one "
+        "that contains {{ ds }}"
     )
 
 

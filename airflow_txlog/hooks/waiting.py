@@ -16,8 +16,8 @@ from typing import Any
 from airflow_txlog.errors import InvalidInput
 
 RANGES = ("version", "newer_than", "since")
-# What this package, Spark, Databricks, Trino, Flink, Delta Kernel and delta-rs write into a table's history.
-# A name that is like none of them may be another writer's.
+# The operations that this package, Spark, Databricks, Trino, Flink, Delta Kernel and delta-rs write into a history.
+# A name that resembles none of them may be another writer's.
 _OPERATIONS = (
     *("WRITE", "MERGE", "UPDATE", "DELETE", "TRUNCATE", "STREAMING UPDATE", "COPY INTO", "INSERT", "MANUAL UPDATE"),
     *("CREATE TABLE", "CREATE TABLE AS SELECT", "CREATE OR REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT"),
@@ -29,7 +29,7 @@ _OPERATIONS = (
     *("ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "REMOVE COLUMN MAPPING", "FSCK REPAIR", "RESERVE IDENTITY"),
     *("RESET WATERMARK", "UPDATE COLUMN METADATA", "UPDATE FIELD METADATA", "UPDATE TABLE METADATA", "REFRESH"),
 )
-# What no history has, although an operator, a mode or a method is called so.
+# Names of operators, modes and methods that no history has.
 _WRITTEN_AS = {"UPSERT": "MERGE", "APPEND": "WRITE", "OVERWRITE": "WRITE"}
 # The least likeness of a misspelt name.
 _LIKE = 0.85
@@ -131,8 +131,8 @@ def _operations(value: Any) -> list[str] | None:
         near = [written] if written else get_close_matches(text.upper(), _OPERATIONS, n=1, cutoff=_LIKE)
         if near and text.upper() not in _OPERATIONS:
             raise InvalidInput(
-                f"operation must be a name in a table's history; found {text!r}, which no known writer has there. Did "
-                f"you mean {near[0]!r}? Nothing was read."
+                f"operation must be a name in a table's history; found {text!r}, which no known writer uses. Did you "
+                f"mean {near[0]!r}? Nothing was read."
             )
     return texts
 

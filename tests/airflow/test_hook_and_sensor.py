@@ -362,7 +362,7 @@ def test_a_date_of_a_partition_in_another_form_is_refused_and_not_waited_for(mem
 
 def test_an_operation_that_is_like_a_known_one_is_refused_and_any_other_is_waited_for(memory_uri: str) -> None:
     for text in ("MERG", ["WRITE", "merg"], "UPSERT", "upsert"):
-        with pytest.raises(InvalidInput, match=r"which no known writer has there\. Did you mean 'MERGE'"):
+        with pytest.raises(InvalidInput, match=r"which no known writer uses\. Did you mean 'MERGE'"):
             sensor(table_uri=memory_uri, operation=text)
     for text in ("merge", "LOAD BY HAND", "ADD COLUMN", "{{ params.operation }}"):
         assert sensor(table_uri=memory_uri, operation=text)

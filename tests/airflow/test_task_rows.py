@@ -549,7 +549,7 @@ def test_a_key_that_was_used_for_another_number_of_rows_is_warned_of(
     for fewer in (ROWS[:1], ROWS[:1].to_pandas(), of_polars(ROWS[:1])):
         status, (line,) = work(fewer)
         assert status == "already_done"
-        assert "at version 1, with 3 rows: the 1 row given" in line
+        assert "at version 1, with 3 rows. This call, with 1 row, wrote nothing." in line
     # As PySpark's: to count its rows is to read them.
     stream = {"__arrow_c_stream__": lambda self, schema=None: ROWS[:1].__arrow_c_stream__(schema)}
     assert work(type("DataFrame", (), stream)()) == ("already_done", [])

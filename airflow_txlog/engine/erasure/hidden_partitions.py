@@ -1,9 +1,10 @@
-"""Files whose partition alone shows a subject: those of a table with mapped columns show it in no path and no column.
+"""Files whose partition is the only sign of a subject. With mapped columns, no path and no column shows the subject.
 
-Tombstones name the partitions of old data files, and commits those of change files. A checkpoint drops a tombstone
-after the retention, and a log is cleaned, while the file may still be there: its partition is unknown then, and may be
-the subject's. The table may have had other partitions then. The invariant: a file without a column of the key stays
-only if its partition is known, and is another one. Source: protocol, "Add CDC File", "Action Reconciliation".
+Tombstones name the partitions of old data files, and commits name those of change files. A file may outlive both: a
+checkpoint drops a tombstone after the retention, and old commits are deleted. Its partition is then unknown, and may be
+the subject's, even if the table now has other partition columns. The invariant: a file without a column of the key
+stays only if its partition is known, and is not a subject's.
+Source: protocol, "Add CDC File", "Action Reconciliation".
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _of_tombstones(snapshot: Snapshot, own: set[str]) -> dict[str, _Partition]:
 
 
 def _in_commits(store: Store, wanted: Collection[str]) -> dict[str, _Partition]:
-    """Return the partitions of those files that commits name."""
+    """Return the partitions of the wanted files, as far as commits name them."""
 
     def named_in(version: int) -> Mapping[str, _Partition]:
         name = commit_name(version)
@@ -91,7 +92,7 @@ def _in_commits(store: Store, wanted: Collection[str]) -> dict[str, _Partition]:
 
 
 def _without_key(store: Store, forms: Forms, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the files in which no column is the key, so that only the partition shows it, or that cannot be read."""
+    """Yield the files without a column of the key, and those that cannot be read."""
 
     def lacks_key(path: str) -> bool:
         try:

@@ -274,16 +274,16 @@ def read_record(lists: Store, name: str, key: str | None, say: Callable[[str], o
 
 def _unknown_form(name: str) -> str:
     return (
-        f"warning: the record {shown_path(name)!r} has a form that this release does not know, as one of another "
-        "release may have, and is left out of the report. Keep it, and erase with the release that wrote it"
+        f"warning: the record {shown_path(name)!r} has a form that this release does not know, and is left out of the "
+        "report. Another release may have written it. Keep it, and erase with that release"
     )
 
 
 def _left_out(name: str) -> str:
     return (
         f"warning: the record {shown_path(name)!r} is gone, was changed, or is not signed with this deployment's "
-        "txlog_saved_work_secret, and is left out of the report. If no erasure with an earlier secret has written it, "
-        "delete it, and look who may write to the folder of the report"
+        "txlog_saved_work_secret, and is left out of the report. If no erasure with an earlier secret wrote it, delete "
+        "it, and check who may write to the folder of the report"
     )
 
 

@@ -83,9 +83,9 @@ def key_source_column(described: KeySource, names: Sequence[str], *, called: str
     if described.source_column is None and len(names) == 1:
         if _is_like_a_key(names[0]):
             raise InvalidJobSpec(
-                f"The only column of the source of the {called} is named like a key. A file without a header, read "
-                'with options={"header": "true"}, loses its first key to the name. Nothing was changed. If the file '
-                "has no header, leave the option out; otherwise name the column as source_column.",
+                f"The only column of the source of the {called} is named like a key. If a file has no header, the "
+                'option "header": "true" makes its first key the name. Nothing was changed. If the file has no header, '
+                "leave the option out; otherwise name the column as source_column.",
                 argument=f"{called}.source",
             )
         return names[0]

@@ -147,7 +147,7 @@ def check_headers(
     except _OnlySpark as error:
         if only_here and isinstance(error.__cause__, InvalidInput):
             raise error.__cause__ from None
-        return OnlySpark(f"the header of a CSV file is one that this process cannot find: {error.args[0]}")
+        return OnlySpark(f"this process cannot find the header of a CSV file: {error.args[0]}")
     finally:
         pool.shutdown(cancel_futures=True)
     return None
@@ -189,7 +189,7 @@ def _other_header(
     at = next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(header), len(names)))
     counts = f"The file has {len(header)} columns"
     if first is not None:
-        advice = "Have the files written with one header, or read those of each header by a path of their own."
+        advice = "Write all files with one header, or read the files of each header by a separate path."
         if sorted(theirs) != sorted(ours):
             advice = f'If the files have no header, leave out the option "header". {advice}'
         return SchemaMismatch(

@@ -191,7 +191,7 @@ def _other_encoding(name: str) -> InvalidInput:
     if same is not None:
         advice = f'Did you mean "encoding": "{same}"?'
     return InvalidInput(
-        f"The source's encoding {name!r} is none that Spark knows by this name: {', '.join(_ENCODINGS)}. Nothing was "
+        f"Spark does not know the encoding {name!r} of the source. It knows {', '.join(_ENCODINGS)}. Nothing was "
         f"committed. {advice}"
     )
 

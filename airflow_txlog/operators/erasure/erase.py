@@ -236,8 +236,8 @@ class DeltaEraseOperator(ErasureOperator):
         failed = next((clone for clone in clones if clone in self._not_erased), None)
         if failed in self._unopened:
             return (
-                f"{failed} cannot be opened, and may be a shallow clone that needs its files. Repair it; or, if it is "
-                "lost or no such clone, take it out of tables"
+                f"{failed} cannot be opened, and may be a shallow clone that needs its files. Repair it. If it is "
+                "lost, or is no such clone, take it out of tables"
             )
         return None if failed is None else f"its shallow clone {failed} was not erased, and needs its files"
 

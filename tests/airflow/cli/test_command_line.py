@@ -236,7 +236,7 @@ def test_a_name_without_a_catalog_is_answered_with_the_option_for_one(
     for command in ("history", "snapshot"):
         said = txlog(command, "sales.orders").err
         assert said.startswith("TableNotFound: ")
-        assert "If sales.orders is a name in a catalog, name the catalog's connection by --catalog-conn-id." in said
+        assert "If sales.orders is a name in a catalog, name the catalog's connection with --catalog-conn-id." in said
         assert "--catalog-conn-id" not in txlog(command, "./sales.orders").err
 
 
@@ -668,7 +668,8 @@ def test_the_watermarks_of_a_table_are_shown_and_set(txlog: Any, folder: Path, t
         "lost": None,
     }
     said = txlog("incremental", "reset", target, "--consumer", "cc", "--to-version", 1)
-    assert "'cc'. Did you mean 'c'? The table's consumers are c. For a new one, name its source by --source" in said.err
+    near = "'cc'. Did you mean 'c'? The table's consumers are c. For a new one, name its source with --source"
+    assert near in said.err
     assert txlog(*words, -1).code == 0
     assert "lost" not in txlog("incremental", "show", target).out
     assert run(None, "incremental", target, **increment).status == "committed"

@@ -152,7 +152,7 @@ def test_files_of_one_folder_without_a_schema_must_have_one_header(tmp_path: Pat
     assert "b.csv is not that of the file" in error["message"]
     assert "a.csv: column 2 differs. The file has 3 columns, and the other 3." in error["message"]
     assert error["message"].endswith(
-        "Have the files written with one header, or read those of each header by a path of their own."
+        "Write all files with one header, or read the files of each header by a separate path."
     )
     # The first line of a file may be a row.
     assert (error["facts"]["columns"], error["facts"]["found"]) == ([], [])

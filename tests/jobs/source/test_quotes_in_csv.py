@@ -67,7 +67,7 @@ def test_values_are_checked_whatever_their_types_separator_and_filter(
     spec = job_spec(operation="write", table_uri=f"{place}/t", arguments={"source": source})
     error = error_of(run_job(spec, spark))
     assert error["type"] == "InvalidInput"
-    texts = ("does not fit", "doubled quote", "a quote that Spark may have read otherwise")
+    texts = ("does not fit", "doubled quote", "a quote that Spark may have misread")
     assert any(text in error["message"] for text in texts)
 
 
@@ -207,7 +207,7 @@ def test_a_text_that_is_cut_at_a_line_end_is_an_error(tmp_path: Path, spark: Spa
     error = error_of(
         run_job(job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source}), spark)
     )
-    assert "a quote that Spark may have read otherwise" in error["message"]
+    assert "a quote that Spark may have misread" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_quote_that_means_nothing_is_read_with_the_option_that_its_error_names
         return run_job(job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source}), spark)
 
     message = error_of(load())["message"]
-    assert "has a quote that Spark may have read otherwise" in message
+    assert "has a quote that Spark may have misread" in message
     assert 'set "quote": "".' in message
     committed(load(quote=""))
     assert Table.open(f"{tmp_path}/t").to_arrow().column("note").to_pylist() == [line[1:].strip(",|\n")]

@@ -471,6 +471,6 @@ def test_a_line_break_in_quotes_is_read_with_multi_line(tmp_path: Path, spark: S
     committed(load_notes(tmp_path / "in", spark, text, multiLine="true", escape='"'))
     assert notes(tmp_path / "in") == ['first "line"\nsecond', "a\r\nb", None]
     error = error_of(load_notes(tmp_path / "in", spark, text, multiLine="true"))
-    assert "a quote that Spark may have read otherwise" in error["message"]
+    assert "a quote that Spark may have misread" in error["message"]
     error = error_of(load_notes(tmp_path / "in", spark, text.replace("id,", "no,"), multiLine="true", escape='"'))
     assert error["type"] == "SchemaMismatch"

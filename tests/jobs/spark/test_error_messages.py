@@ -154,7 +154,7 @@ def test_an_encoding_that_spark_does_not_know_is_named(tmp_path: Path, spark: Sp
     for name, advice in advices.items():
         error = error_of(load(name))
         assert error["type"] == "InvalidInput"
-        assert f"The source's encoding '{name}' is none that Spark knows by this name: US-ASCII" in error["message"]
+        assert f"Spark does not know the encoding '{name}' of the source. It knows US-ASCII" in error["message"]
         assert advice in error["message"]
     spark.conf.set("spark.sql.legacy.javaCharsets", "true")
     try:

@@ -1,4 +1,4 @@
-"""Values of subjects: those that are given, as values of the key; and these as values of a column of another type."""
+"""Convert the given subjects to values of the key column, and these to the types of other columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from airflow_txlog.errors import InvalidInput
 def subject_values(given: Sequence[Any] | pa.ChunkedArray, field: StructField, uri: str, column: str) -> pa.Array:
     """Return the given subjects as distinct values of the key `field`; null is left out.
 
-    A text for a column of bytes stands for its UTF-8. Raises InvalidInput without values, and for one that identifies
-    no subject, or that is not exactly a value of the column.
+    A text for a column of bytes stands for its UTF-8. Raises InvalidInput if there is no value, and for a value that
+    identifies no subject or is not exactly a value of the column.
     """
     try:
         known = exact_values(
@@ -29,7 +29,7 @@ def subject_values(given: Sequence[Any] | pa.ChunkedArray, field: StructField, u
     except NotExact as problem:
         which = "a subject" if problem.place is None else f"subject number {problem.place + 1}"
         raise InvalidInput(
-            f"{uri}: {which} is a {problem.found}, and not exactly a {field.type}, as the column {column!r} is: "
+            f"{uri}: {which} is a {problem.found}, and not exactly a {field.type}, the type of the column {column!r}: "
             f"{problem.reason}. Converted, it could be another subject. Nothing was searched. Give values of that type."
         ) from None
     try:

@@ -136,7 +136,7 @@ def _plain_column(column: pa.Array, kind: DataType) -> pa.Array:
         column = column.cast(column.type.value_type)
     if isinstance(column.type, pa.BaseExtensionType):
         if kind is not Primitive.BINARY and types.is_fixed_size_binary(column.type.storage_type):
-            raise NotExact("only bytes hold it", name)
+            raise NotExact("only a column of bytes can hold it", name)
         column = column.storage
     # Arrow drops no nulls of views.
     if types.is_string_view(column.type):
@@ -190,7 +190,7 @@ def _convert_values(
         return array_of(converted, kind)
     except UnicodeEncodeError:
         # Python's message has the text in it.
-        raise NotExact("a text has a character that UTF-8 has not", found or "text") from None
+        raise NotExact("a text has a character that UTF-8 cannot encode", found or "text") from None
 
 
 def _place(value: Any, values: pa.Array) -> int | None:
@@ -220,7 +220,7 @@ def _nothing(value: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise NotExact("a text may have been written in several ways (7, 07, 7.0)")
+    raise NotExact("a text may spell it in several ways (7, 07, 7.0)")
 
 
 def _binary(value: Any) -> bytes:
@@ -228,7 +228,7 @@ def _binary(value: Any) -> bytes:
         return value.bytes
     if isinstance(value, bytes | bytearray):
         return bytes(value)
-    raise NotExact("only bytes are bytes")
+    raise NotExact("a column of bytes holds only bytes")
 
 
 def _boolean(value: Any) -> bool:
@@ -253,7 +253,7 @@ def _number(value: Any, text: re.Pattern[str]) -> Any:
     if not isinstance(value, str):
         return value
     if text.fullmatch(value) is None:
-        raise NotExact("the text is not how that type writes a number, so it would not read back as it was")
+        raise NotExact("the text is not written as the column writes a number, and would not read back unchanged")
     return Decimal(value)
 
 
@@ -279,7 +279,7 @@ def _decimal(value: Any, kind: DecimalType, floats: _Float) -> Decimal:
         # The zeros before the point are digits, too.
         after_point = max(0, len(number.normalize(_EXACT).as_tuple().digits) - 1 - number.adjusted())
         if number and number.adjusted() + 1 + after_point > floats.digits:
-            raise NotExact("a floating-point number of so many digits may stand for several decimals")
+            raise NotExact("a floating-point number with so many digits may stand for several decimals")
     elif not isinstance(number, int) and not (isinstance(number, Decimal) and number.is_finite()):
         raise NotExact("it is no number")
     number = Decimal(number)
@@ -296,7 +296,7 @@ def _double(value: Any) -> float:
     if isinstance(given, Decimal) and given.is_finite():
         is_exact = Decimal(repr(float(given))) == given
     if not is_exact:
-        raise NotExact("it has no exact floating-point number")
+        raise NotExact("no floating-point number is exactly this value")
     number = float(given)
     if math.isnan(number):
         raise NotExact("NaN equals nothing")
@@ -311,13 +311,13 @@ def _single(value: Any) -> float:
     except OverflowError:
         raise NotExact("it is out of range") from None
     if rounded != number:
-        raise NotExact("it has no exact floating-point number of 32 bits")
+        raise NotExact("no floating-point number of 32 bits is exactly this value")
     return rounded
 
 
 def _date(value: Any) -> int:
     if isinstance(value, dt.datetime):
-        raise NotExact("which day an instant belongs to depends on a time zone")
+        raise NotExact("the day of an instant depends on a time zone")
     if isinstance(value, dt.date):
         return plain_date(value)
     days = parse_date(value) if isinstance(value, str) else None
@@ -337,13 +337,13 @@ def _timestamp_ntz(value: Any) -> int:
         return _moment(value)
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return plain_date(value) * DAY_S * SECOND_US
-    return _read(value, Primitive.TIMESTAMP_NTZ, "only a time without a zone is one")
+    return _read(value, Primitive.TIMESTAMP_NTZ, "the column holds only times without a zone")
 
 
 def _moment(value: dt.datetime) -> int:
     # Of pandas.
     if getattr(value, "nanosecond", 0):
-        raise NotExact("it has parts of a microsecond")
+        raise NotExact("it is finer than a microsecond")
     return plain_time(value)
 
 

@@ -26,7 +26,7 @@ def convert_keys(given: pa.Array | pa.ChunkedArray | Sequence[Any], field: Struc
         which = "A key" if problem.place is None else f"Key number {problem.place + 1}"
         raise SchemaMismatch(
             f"{which} is a {problem.found}, and the column {field.name!r} of {table} is {field.type}: "
-            f"{problem.reason}. A key that is changed on the way would match no row, or another subject's. Give the "
+            f"{problem.reason}. Converted, it could match no row, or another subject's. Give the "
             "keys in the column's own type: cast them in a query, give the file a schema, or filter them. Nothing was "
             "read.",
             table=table,
