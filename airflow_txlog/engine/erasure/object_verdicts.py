@@ -23,13 +23,18 @@ from airflow_txlog.engine.erasure.traces import Trace
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
+from airflow_txlog.errors import LimitExceeded
 from airflow_txlog.locations import is_absolute
 from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.clouds import NotAnswered
 
 Verdict = Literal["absent", "rewritten", "found", "statistic only", "deleted", "not readable"]
 Method = Literal["decoded", "text", "bytes", "name"]
 
 _PARQUET = (b"PAR1", b"PARE")
+OF_MACHINE = (MemoryError, LimitExceeded, NotAnswered)
+"""Errors that show that memory or a service was not enough, and nothing about the object."""
+
 _COPIED_BYTES = 8 * 1024 * 1024
 _LISTINGS = 5
 
@@ -148,8 +153,8 @@ def _named(path: str, forms: Forms, trace: Trace) -> ObjectVerdict:
     return ObjectVerdict(path=shown, size_bytes=0, digest=None, method="name", verdict="found", traces=(trace,))
 
 
-def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
-    """Return the verdict on one object."""
+def verdict_on(store: Store, info: FileInfo, forms: Forms, *, is_to_go: bool = False) -> ObjectVerdict:
+    """Return the verdict on one object. `is_to_go`: one that is not readable goes. Raises those `OF_MACHINE` then."""
     method: Method = "name"
     found: list[Trace] = []
     if forms.in_path(info.path):
@@ -175,6 +180,8 @@ def verdict_on(store: Store, info: FileInfo, forms: Forms) -> ObjectVerdict:
     except FileNotFoundError:
         return _verdict(info, forms, method, "deleted", found=[])
     except Exception as error:
+        if is_to_go and isinstance(error, OF_MACHINE):
+            raise
         # A damaged object raises whatever its bytes lead to, and ends the search of no other object.
         reason = type(error).__name__
     if any(trace.kind == "value" for trace in found):

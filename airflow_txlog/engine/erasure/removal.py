@@ -154,7 +154,7 @@ class _Removing:
         self._clean: set[str] = set()
 
     def _holds(self, info: FileInfo, named: Collection[str] = ()) -> bool:
-        verdict = verdict_on(self._store, info, self._forms)
+        verdict = verdict_on(self._store, info, self._forms, is_to_go=True)
         if verdict.verdict == "deleted":
             # By another cleanup, since it was listed: nothing has searched it.
             self._clean.discard(info.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure import hidden_partitions
 from airflow_txlog.engine.erasure.removal import remove_traces
 from airflow_txlog.engine.erasure.values.forms import Forms
+from airflow_txlog.storage.clouds import NotAnswered
 from tests.helpers.byte_search import holding
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, stage
@@ -146,3 +148,18 @@ def test_a_table_without_partitions_whose_tombstones_name_each_file_needs_no_com
         patched.setattr(hidden_partitions, "look", None)
         erase(table)
     assert holding(tmp_path / "t", EMAIL) == []
+
+
+def test_a_store_that_is_busy_makes_no_file_one_of_an_unknown_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_busy(*_: object) -> bool:
+        raise NotAnswered(errno.EAGAIN, "busy")
+
+    table = table_of(tmp_path / "t")
+    orphan = stage(table, pa.Table.from_pylist([{"user_id": 2, "email": OTHER, "n": 7}], SCHEMA))[0].path
+    forms = Forms.of(table.snapshot(), "user_id", [SUBJECT])
+    monkeypatch.setattr(hidden_partitions, "has_key", is_busy)
+    with pytest.raises(NotAnswered):
+        remove_traces(table, forms, writer_ms=0)
+    assert (tmp_path / "t" / orphan).exists()

@@ -9,6 +9,7 @@ import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,7 +19,7 @@ import pytest
 from airflow_txlog.contract.parameters import encode_parameter
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.checkpointing import checkpoint, cut_log, replace_checkpoint
-from airflow_txlog.engine.erasure import removal
+from airflow_txlog.engine.erasure import object_verdicts, removal
 from airflow_txlog.engine.erasure.removal import Removal
 from airflow_txlog.engine.log.actions import Add
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of
@@ -29,6 +30,7 @@ from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.snapshot import rebuilt_without
 from airflow_txlog.errors import ConcurrentLogCleanup, LimitExceeded, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
+from airflow_txlog.storage.clouds import NotAnswered
 from tests.engine.erasure.test_find_traces import bloomed
 from tests.helpers import staged
 from tests.helpers.byte_search import holding
@@ -571,17 +573,28 @@ def test_a_version_that_damaged_bytes_prevent_is_not_rebuilt_and_a_failing_store
         assert rebuilt_without(Failing(), 1, ()) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("error", [pa.ArrowMemoryError(), LimitExceeded("too large")], ids=["memory", "limit"])
-def test_a_machine_that_is_too_small_cuts_no_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+@pytest.mark.parametrize(
+    ("module", "part"),
+    [(removal, "described"), (object_verdicts, "traces_in_parquet"), (object_verdicts, "traces_in_text")],
+    ids=["described", "parquet", "text"],
+)
+@pytest.mark.parametrize(
+    "error",
+    [pa.ArrowMemoryError(), LimitExceeded("too large"), NotAnswered(errno.EAGAIN, "busy")],
+    ids=["memory", "limit", "busy"],
+)
+def test_a_machine_that_is_too_small_or_busy_cuts_no_log_and_deletes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, module: ModuleType, part: str
 ) -> None:
     def fails(*given: Any) -> Any:
         raise error
 
     table = make_table(tmp_path / "t", rows(*OTHERS), rows(*OTHERS))
-    monkeypatch.setattr(removal, "described", fails)
+    orphan = stage(table, rows(*OTHERS))[0].path
+    monkeypatch.setattr(module, part, fails)
     with pytest.raises(type(error)):
         erase(table)
+    assert table.store.stat(orphan) is not None
     assert table.snapshot(0).version == 0
 
 
