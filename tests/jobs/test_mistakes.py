@@ -155,6 +155,7 @@ def test_a_misspelt_column_is_refused_before_spark_is_asked(
     ("operation", "arguments", "words"),
     [
         ("delete", {"predicate": "id = 1"}, "columns belongs into predicate. Nothing"),
+        ("delete", {"predicate": None, "keys": {"column": "id", "values": [1]}}, "it names name. Nothing"),
         ("update", {"set": {"name": "'x'"}}, "columns belongs into predicate. Nothing"),
         ("merge", merge(), "columns belongs into on, or into the condition of a clause. Nothing"),
         ("write", {"source": {"sql": "SELECT 1"}, "mode": "overwrite"}, "columns belongs into replace_where. Nothing"),
@@ -400,8 +401,14 @@ def test_a_date_without_quotes_is_named_as_a_subtraction(table: Table, text: str
     error = refusal(table, "delete", {"predicate": text})
     assert error["type"] == "InvalidPredicate"
     assert "2024-01-31, which is a subtraction: write DATE '2024-01-31', or a parameter" in error["message"]
-    for unclear in ("id = 2024-01-31", "day IN ('2024-01-01', 2024-01-31)", "day = 2024 - 1"):
+    for unclear in ("id = 2024-01-31", "day IN ('2024-01-01', 2024-01-31)", "day = 2024 - 1", "day = 31-12-2024"):
         assert asks(job(table, "delete", {"predicate": f"{unclear} AND soundex(name) = 'A'"}))
+    # In these rows t may be a struct.
+    assert asks(job(table, "merge", merge(source={"sql": "SELECT t FROM range(3)"}, on="t.day = 2024-01-31")))
+
+
+def test_an_expression_is_no_text_that_lacks_its_quotes(table: Table) -> None:
+    assert "put it into quotes" not in refusal(table, "update", {"set": {"name": "upper(naem)"}})["message"]
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "csv.gz"])
