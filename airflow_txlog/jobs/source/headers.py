@@ -233,6 +233,9 @@ def _other_header(
 def _other_names(theirs: Sequence[str], ours: Sequence[str]) -> str:
     """Return the advice for a header without some names of the schema. By position no column may become another."""
     advice = "If the first line is a header with other names, write the schema with the names of the file, in its order"
+    if "" in theirs:
+        # No schema has such a name: a separator at the end of each line, and the index of pandas and R, make it.
+        return f"{advice}, with one of your own for each without a name, and set the option enforceSchema=true."
     is_aligned = len(theirs) == len(ours) and all(
         one == other or one not in ours for one, other in zip(theirs, ours, strict=True)
     )

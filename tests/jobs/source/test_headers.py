@@ -64,6 +64,10 @@ REFUSED: dict[str, tuple[dict[str, bytes], str]] = {
         "If the first line is a header with other names, write the schema with the names of the "
         "file, in its order, or set the option enforceSchema=true",
     ),
+    "an index without a name": (
+        {"a.csv": b",id,day,amount,customer\n0," + ROW},
+        "in its order, with one of your own for each without a name, and set the option enforceSchema=true.",
+    ),
     "no header": (
         {"a.csv": b"7,2026-01-01,4711.25,secret\n" + ROW},
         'customer). Nothing was read. If the file has no header, leave out the option "header". If the first line is a '
