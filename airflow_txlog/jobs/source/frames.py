@@ -79,7 +79,7 @@ from airflow_txlog.jobs.source.strict_values import (
 )
 from airflow_txlog.jobs.source.tables import check_no_table, check_view, reads_table, snapshot_of_view
 from airflow_txlog.jobs.source.view_rows import rows_of_view
-from airflow_txlog.jobs.spark.causes import analysis_text, condition_of, describe
+from airflow_txlog.jobs.spark.causes import analysis_text, causes_of, condition_of, describe
 from airflow_txlog.jobs.spark.session import is_classic, names_this_disk
 from airflow_txlog.jobs.sql.columns import check_source_names
 from airflow_txlog.jobs.sql.expectations import expectations_of
@@ -227,6 +227,10 @@ def _view(
             return _read_here(context, files_in_store(context, view, argument))
         return _on_disk(context, view, argument, reads_all=reads_all)
     except PySparkException as error:
+        found = next((cause.found for cause in causes_of(error) if cause.found is not None), None)
+        if found is not None:
+            # Of a worker that read lines, from which Spark was to infer a schema.
+            raise found from error
         condition = condition_of(error) or ""
         if view.schema is not None and condition.startswith(("PARSE", "UNSUPPORTED_DATATYPE")):
             raise InvalidJobSpec(

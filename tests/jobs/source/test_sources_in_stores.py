@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_txlog.engine import Table
+from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import SCHEMA, application, by_id, committed, error_of, ids, insert, rows, run, update
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import make_table
+from tests.helpers.specs import job_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,3 +97,15 @@ def test_what_is_no_source_is_refused_with_what_to_do(lake: str, tmp_path: Path,
         assert error["type"] == kind, (name, error["message"])
         assert words in error["message"], (name, error["message"])
     assert ids(Table.open(str(tmp_path / "t"))) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_bytes_that_spark_was_to_infer_a_schema_from_are_the_data_s_fault(
+    tmp_path: Path, shelf: str, spark: SparkSession, format: str
+) -> None:
+    (tmp_path / "a").write_bytes(b'{"a": "\xe9"}\n')
+    source = files(f"{shelf}{tmp_path}/a", format)
+    spec = job_spec(operation="write", table_uri=f"{shelf}{tmp_path}/t", arguments={"source": source})
+    error = error_of(run_job(spec, spark))
+    assert error["type"] == "InvalidInput"
+    assert error["message"].startswith(f"The source's file {shelf}{tmp_path}/a cannot be read as {format.upper()} in")
