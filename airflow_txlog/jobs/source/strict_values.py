@@ -3,8 +3,9 @@
 Without an option for the escape, Spark keeps a doubled quote in a text of CSV. Without one for the encoding, it
 replaces bytes that are not UTF-8. It removes commas from the text of a DECIMAL, cuts its decimals, and drops the time
 of day from the text of a DATE. Here it reads such columns as texts, and its own cast converts the texts that keep their
-meaning. The invariant: the rows are those that Spark's reader gives, or the job fails. Values inside of structs, arrays
-and maps are left to Spark's reader, and so are numbers of JSON whose text it would first print through a double.
+meaning. Where it has no text of a number of JSON, it reads a VARIANT, which keeps the number. The invariant: the rows
+are those that Spark's reader gives, or the job fails. Values inside of structs, arrays and maps are left to Spark's
+reader.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def check_cuts_lines(view: FileView, argument: str) -> None:
 class StrictColumns:
     """The columns that Spark reads as texts, by name, with the types that they become.
 
+    `has_texts`: Spark has the texts of numbers; otherwise it reads those of a DECIMAL as VARIANT, which keeps them.
     `quote`: the quote that no other text of the files may hold twice in a row, next to one of its ends. `separator`:
     the characters between values of CSV. `has_lines`: a value may have a line end. `may_replace`: Spark may replace
     bytes of texts without an option that allows it. `shows_names`: the columns have the author's names, and none from a
@@ -105,6 +107,7 @@ class StrictColumns:
     """
 
     fields: Mapping[str, StructField]
+    has_texts: bool = True
     quote: str | None = None
     separator: str = ","
     has_lines: bool = False
@@ -114,13 +117,11 @@ class StrictColumns:
 
     def read_as(self, schema: StructType) -> StructType:
         """Return the columns for Spark's reader."""
-        text = StringType()
-        return StructType(
-            [
-                StructField(each.name, text, each.nullable, each.metadata) if each.name in self.fields else each
-                for each in schema
-            ]
-        )
+        return StructType([self._read_as(each) if each.name in self.fields else each for each in schema])
+
+    def _read_as(self, field: StructField) -> StructField:
+        is_text = self.has_texts or not isinstance(field.dataType, DecimalType)
+        return StructField(field.name, StringType() if is_text else VariantType(), field.nullable, field.metadata)
 
     def without(self, names: Collection[str]) -> StrictColumns:
         """Return the columns without those that folders name, by lower-case name."""
@@ -184,6 +185,7 @@ class StrictColumns:
             # Of a column in a condition Spark infers that it is not NULL, and would leave out rows for that before
             # they are checked. It infers nothing through this function.
             return F.coalesce(text, text).alias(name, metadata=frame.schema[name].metadata)
+        text = text.cast("string")
         value = text.try_cast(field.dataType)
         is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
         refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(column=name, kind=_shown(field)))} "), file))
@@ -219,17 +221,16 @@ def strict_columns(view: FileView, schema: StructType | None, *, has_bytes: bool
     """
     options = options_of(view)
     kinds: list[type] = []
+    # Without the bytes of a line, Spark has no text of a number in JSON.
+    has_texts = view.format == "csv" or (has_bytes and not {"encoding", "charset", "multiline"} & options.keys())
     if is_strict(view):
-        # Without the bytes of a line, Spark has no text of a number in JSON.
-        shows_numbers = view.format == "csv" or (
-            has_bytes and not {"encoding", "charset", "multiline"} & options.keys()
-        )
-        kinds += [DecimalType] if shows_numbers and "locale" not in options else []
+        kinds += [] if "locale" in options else [DecimalType]
         kinds += [] if {"dateformat", "locale"} & options.keys() else [DateType]
     fields = {each.name: each for each in schema or () if isinstance(each.dataType, tuple(kinds))}
     is_csv = view.format == "csv" and is_strict(view)
     return StrictColumns(
         fields,
+        has_texts,
         checked_quote(view),
         given_separator(options),
         has_lines=is_true(options, "multiline"),

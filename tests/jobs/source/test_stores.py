@@ -191,8 +191,16 @@ def test_a_value_of_a_store_s_file_that_does_not_fit_is_an_error(readers: Reader
     assert value not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["12.505", '"12,50"', "1e-7", '{"x": 1}'])
+def test_a_decimal_of_json_in_a_store_is_not_changed(readers: Readers, value: str) -> None:
+    readers.put({"in/a.json": f'{{"a": {value}}}\n'.encode()})
+    frame = readers.ours("json", "in/a.json", {}, "a DECIMAL(12, 2)")
+    with pytest.raises(InvalidInput, match="column 'a' that is no DECIMAL"):
+        collect(frame, "read")
+
+
 def test_a_decimal_of_json_in_a_store_keeps_its_digits(readers: Readers) -> None:
-    numbers = ("0.1234567890123456789", "12345678.25", "0.00012", "9876543210123456789.5")
+    numbers = ("0.1234567890123456789", "12345678.25", "0.00012", "9876543210123456789.5", "1200000000.0", "-7")
     readers.put({"in/a.json": "".join(f'{{"a": {text}}}\n' for text in numbers).encode()})
     found = collect(readers.ours("json", "in/a.json", {}, "a DECIMAL(38, 19)"), "read")
     assert sorted(found.column("a").to_pylist()) == sorted(map(decimal.Decimal, numbers))

@@ -249,6 +249,16 @@ def test_a_decimal_of_json_keeps_its_digits(tmp_path: Path, spark: SparkSession,
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("options", [{"encoding": "UTF-8"}, {"multiLine": "true"}], ids=str)
+def test_a_decimal_of_json_is_not_changed(tmp_path: Path, spark: SparkSession, options: dict[str, str]) -> None:
+    for number, value in enumerate(("12.505", '"12,50"')):
+        (tmp_path / "a.json").write_text(f'{{"a": {value}}}\n')
+        source = {"format": "json", "path": f"{tmp_path}/a.json", "schema": "a DECIMAL(12, 2)", "options": options}
+        spec = job_spec(operation="write", table_uri=f"{tmp_path}/t{number}", arguments={"source": source})
+        assert error_of(run_job(spec, spark))["facts"]["column"] == "a"
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_folders_are_left_out_by_a_predicate(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str], format: str
