@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.failures import Misfit, row_does_not_fit
-from airflow_txlog.datafiles.text_lines import exact_date, exact_decimal
+from airflow_txlog.datafiles.text_lines import encoding_named, exact_date, exact_decimal
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.source.headers import checked_quote, given_encoding, given_separator
 from airflow_txlog.jobs.source.listing import is_strict, is_true, options_of
@@ -81,7 +81,9 @@ def check_shows_quotes(view: FileView, argument: str) -> None:
 
 
 def check_cuts_lines(view: FileView, argument: str) -> None:
-    """Raise InvalidJobSpec (`argument`) for an encoding in which Spark would cut lines of CSV inside of a character."""
+    """Raise InvalidJobSpec (`argument`) for an encoding in which Spark would cut lines of CSV inside of a character, or
+    cuts no lines of JSON.
+    """
     options = options_of(view)
     encoding = given_encoding(options).upper()
     # Spark looks for a line end byte by byte, and for one of an encoding with a mark only after a mark.
@@ -91,6 +93,15 @@ def check_cuts_lines(view: FileView, argument: str) -> None:
         raise InvalidJobSpec(
             f"{argument}: Spark would cut lines of CSV in {encoding} inside of a character. Set the option "
             '"multiLine": "true". Nothing was read.',
+            argument=f"{argument}.options",
+        )
+    is_utf_8 = encoding_named(encoding, with_aliases=True) == "utf-8"
+    is_in_lines = view.format == "json" and not is_true(options, "multiline")
+    if is_in_lines and not is_utf_8 and (has_mark or "linesep" not in options):
+        # Not multiLine: of a file with several rows Spark would read the first.
+        advice = "Have the files written in UTF-8." if has_mark else 'Set the option "lineSep": "\\n".'
+        raise InvalidJobSpec(
+            f"{argument}: Spark does not find the line ends of JSON in {encoding}. {advice} Nothing was read.",
             argument=f"{argument}.options",
         )
 

@@ -259,6 +259,23 @@ def test_a_decimal_of_json_is_not_changed(tmp_path: Path, spark: SparkSession, o
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("schema", [None, "a STRING"])
+def test_an_encoding_in_which_spark_finds_no_lines_of_json_is_named_with_its_option(
+    tmp_path: Path, spark: SparkSession, schema: str | None
+) -> None:
+    (tmp_path / "a.json").write_bytes('{"a": "é"}\n{"a": "x"}\n'.encode("latin-1"))
+    options = {"encoding": "ISO-8859-1"}
+    source = {"format": "json", "path": f"{tmp_path}/a.json", "options": options, "schema": schema}
+    spec = job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source})
+    error = error_of(run_job(spec, spark))
+    assert error["message"].endswith('of JSON in ISO-8859-1. Set the option "lineSep": "\\n". Nothing was read.')
+    options["lineSep"] = "\n"
+    spec = job_spec(operation="write", table_uri=f"{tmp_path}/t", arguments={"source": source})
+    committed(run_job(spec, spark))
+    assert sorted(Table.open(f"{tmp_path}/t").to_arrow().column("a").to_pylist()) == ["x", "é"]
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_folders_are_left_out_by_a_predicate(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str], format: str
