@@ -1,8 +1,8 @@
-"""The shape of the package: who may import whom, how large a thing may grow, and what the repository never names.
+"""The shape of the package: who may import whom, how large a thing may grow, and names that never occur in it.
 
-The edges are those of docs/architecture.md: what decides knows neither Airflow nor Spark, and what travels to an
-executor knows pyarrow alone. Inside a part, `ROOMS` states the order. Everything is read from the source text, imports
-inside functions included; only what stands under `if TYPE_CHECKING:` does not count, because it never runs.
+The edges are those of docs/architecture.md: code that decides imports neither Airflow nor Spark, and code that runs on an
+executor imports only pyarrow. Inside a part, `ROOMS` states the order. The tests read the source text, with the imports
+inside functions. Only imports under `if TYPE_CHECKING:` do not count, because they never run.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def imports_of(name: str) -> frozenset[str]:
 
 
 def part_of(name: str) -> str:
-    """The part of the package that a module of ours belongs to: `engine`, `errors`, "" for the package itself."""
+    """Return the part of the package that a module belongs to: `engine`, `errors`, "" for the package itself."""
     return name.split(".")[1] if "." in name else ""
 
 
@@ -485,7 +485,7 @@ def test_every_module_says_what_it_holds() -> None:
 
 
 def repository_files() -> list[Path]:
-    """The text files of the repository: what git tracks, or all but the generated where there is no git."""
+    """Return the text files of the repository: those that git tracks, or without git all that are not generated."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode == 0 and listed.stdout:
         paths = [ROOT / name for name in listed.stdout.split("\0") if name]

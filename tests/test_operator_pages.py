@@ -1,4 +1,4 @@
-"""The page of each operator: its example runs as it stands, in another folder, and logs what the page shows.
+"""The page of each operator: its example runs unchanged in another folder, and logs the lines on the page.
 
 TXLOG_NEW_LOGS=1 writes the logs on the pages anew, for you to read.
 """

@@ -1,4 +1,4 @@
-"""A real Airflow for the tests: a home of its own, SQLite, and a folder of DAGs that holds the examples and `dags/`."""
+"""A real Airflow for the tests: a new home, SQLite, and a folder of DAGs that holds the examples and `dags/`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ assert "airflow.configuration" not in sys.modules, "Airflow was imported before 
 
 @pytest.fixture(scope="session")
 def airflow_home(airflow_database: Path) -> Path:
-    """Airflow's home, with a database of its own."""
+    """Airflow's home, with a new database."""
     shutil.copy(airflow_database, Path(_HOME) / "airflow.db")
     return Path(_HOME)
 

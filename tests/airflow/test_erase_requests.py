@@ -1,4 +1,4 @@
-"""Many requests in one run: one pass over each table, and a report of its own for each request."""
+"""Many requests in one run: one pass over each table, and a separate report for each request."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_object_is_found_only_in_the_reports_of_the_requests_whose_subjects_i
 
 
 def test_every_kind_of_object_tells_the_requests_apart(tmp_path: Path) -> None:
-    """Alone they are found by search; together by one search, and then by what the object shows."""
+    """One request is found by search. Several are found by one search, and told apart by the values in the object."""
     users = make_table(tmp_path / "users", *(rows(each, OTHER) for each in (ANNA, BORIS, CHLOE)))
     users.checkpoint()
     folder = tmp_path / "users"
@@ -239,7 +239,7 @@ def test_an_object_that_waits_for_one_request_is_no_part_of_the_report_of_anothe
 
 
 def test_a_file_that_may_be_in_the_partition_of_anybody_waits_for_every_request(tmp_path: Path) -> None:
-    """Neither its path nor its rows show whose it is, so no verdict does; also beside a file that shows one."""
+    """Neither its path nor its rows show whose it is, so no verdict does, even if another file shows one."""
     users = Table.create(
         tmp_path / "users", rows(OTHER).schema, partition_by=["email"], properties={"delta.columnMapping.mode": "name"}
     )

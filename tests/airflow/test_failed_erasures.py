@@ -435,7 +435,7 @@ def test_without_the_secret_of_then_what_earlier_runs_of_a_request_deleted_is_un
 
 @pytest.mark.parametrize("name", ["earlier runs", "earlier runs (not verified)"])
 def test_unknown_runs_in_the_records_of_an_earlier_release_stay_unknown(name: str) -> None:
-    """These name them otherwise, and their jobs say nothing of records that are not verified."""
+    """Earlier releases give them another name, and their jobs do not mention records that are not verified."""
     steps = [
         {"name": name, "version": None, "at": None, "begun": None},
         {"name": "remove", "version": 3, "at": "2026-11-01T09:00:00Z", "begun": None},

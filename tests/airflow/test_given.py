@@ -1,4 +1,4 @@
-"""What an author writes for a list, a path or a setting: one plain meaning is accepted, else the error names a mend."""
+"""Lists, paths and settings of a DAG author: a value with one plain meaning passes, and an error names the mend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators as a DAG author meets them: what is templated, what is refused, what it says."""
+"""The operators as a DAG author meets them: templated fields, refused arguments and their messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CONTEXT = {"ds": "2013-01-31", "params": {"user": "42"}, "run_id": "manual__1"}
 
 
 def spec_of(operator: TxlogOperator) -> JobSpec:
-    """The spec of an operator's arguments, as `job_spec` makes it but for what only a running task has."""
+    """Return the spec of an operator's arguments as `job_spec` makes it, without the parts of a running task."""
     return job_spec(operation=operator.operation.name, table_uri=operator.table_uri, arguments=operator.job_arguments())
 
 

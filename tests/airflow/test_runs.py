@@ -1,4 +1,4 @@
-"""One set of versions for all tasks of a run, and the rollback of what a run has committed, on all tables or none."""
+"""One set of versions for all tasks of a run, and the rollback of a run's commits, on all tables or none."""
 
 from __future__ import annotations
 

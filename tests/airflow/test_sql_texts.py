@@ -1,4 +1,4 @@
-"""An author's SQL: what is surely wrong is refused when the DAG is parsed, and a text may be a file of its own."""
+"""An author's SQL: certain mistakes are refused when the DAG is parsed, and a text may be in a file."""
 
 from __future__ import annotations
 

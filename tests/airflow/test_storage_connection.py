@@ -1,4 +1,4 @@
-"""`storage_conn_id`: what of a connection is an option, what is a secret, and what is refused."""
+"""`storage_conn_id`: the options and the secrets of a connection, and the connections that are refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_needs_the_provider_of_amazon_names_it(
 
 
 def provide(monkeypatch: pytest.MonkeyPatch, module: str, **content: Any) -> None:
-    """A module of a provider package, as far as it is asked for."""
+    """Install a module of a provider package with the parts that a test needs."""
     made = ModuleType(module)
     made.__dict__.update(content)
     for name in UNINSTALLED:

@@ -1,7 +1,7 @@
 """Rows that a task's Python code writes: exactly once for each call, as they come, without Spark.
 
-What Airflow knows of a task instance, and keeps for it, is a context of small classes, as in `test_identity`; the last
-test has a real Airflow.
+A context of small classes holds the facts of a task instance that Airflow keeps, as in `test_identity`. The last test
+has a real Airflow.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def reader(table: pa.Table) -> pa.RecordBatchReader:
 
 
 class OtherLibrary:
-    """What any library gives that knows Arrow's C stream."""
+    """Rows of any library that has Arrow's C stream."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -567,7 +567,7 @@ def test_calls_with_a_key_may_change_in_number_and_order_between_two_tries(task:
 
 @pytest.mark.parametrize("when", ["while it reads", "after its commit"])
 def test_a_task_that_is_killed_and_retried_has_each_row_once(task: Task, table: str, when: str) -> None:
-    """The first try is a process of its own, which SIGKILL ends in its second call."""
+    """The first try runs in a new process, and SIGKILL ends it in its second call."""
     code = f"""
         import os, signal
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""What an erasure and its verification take: seconds, CPU and memory, by themselves, on a disk and on S3.
+"""The seconds, CPU and memory of an erasure and of its verification, measured alone, on a disk and on S3.
 
 1,000 subjects leave 20 million rows in 80 files with deletion vectors; a verification, before it and after it, is
 compared with reading every column of every row; and 1, 100 and 1,000 requests leave a table in one run. There is no
@@ -74,7 +74,7 @@ def rows_of(start: int, count: int, *, with_notes: bool) -> pa.Table:
 
 
 def make(uri: str, files: int, rows: int, *, with_notes: bool = False) -> Table:
-    """Return a table with deletion vectors on it, of so many files of so many rows."""
+    """Return a table with deletion vectors, of `files` files with `rows` rows each."""
     first = rows_of(0, rows, with_notes=with_notes)
     options = s3.options() if uri.startswith("s3:") else None
     table = Table.create(uri, first.schema, properties=VECTORS, storage_options=options)

@@ -1,5 +1,5 @@
-"""Alone in showing that simple mistakes are refused before a Spark is asked, with a suggestion, for each operation and
-each of its texts. That nothing else is refused: tests/jobs/sql/test_certain_mistakes.py.
+"""Alone in showing that simple mistakes are refused before Spark starts, with a suggestion, for each operation and each
+of its texts. That nothing else is refused: tests/jobs/sql/test_certain_mistakes.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STRUCT = pa.table({"id": [1], "n": [{"x": 1, "y": 2}], "s": ["a"], "t": ["b"]})
 
 
 class Asked(Exception):
-    """A Spark was asked for."""
+    """The job needs a Spark."""
 
 
 def job(table: Table, operation: str, arguments: dict[str, Any], **more: Any) -> JobResult:
-    """What comes of a job until it asks for Spark."""
+    """Run a job until it needs Spark."""
     spec = job_spec(operation=operation, table_uri=table.uri, arguments=arguments)
     return run_job(spec, None, start=asked, **more)
 
@@ -37,7 +37,7 @@ def asked() -> Any:
 
 
 def refusal(table: Table | str, operation: str, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The error of a job that asks for no Spark, and stages nothing."""
+    """Return the error of a job that needs no Spark, and stages nothing."""
     uri = table if isinstance(table, str) else table.uri
     before = files_on_disk(table) if isinstance(table, Table) else None
     spec = job_spec(operation=operation, table_uri=uri, arguments=arguments, **more)
@@ -48,7 +48,7 @@ def refusal(table: Table | str, operation: str, arguments: dict[str, Any], **mor
 
 
 def asks(result: JobResult) -> bool:
-    """Whether a job asked for Spark: it has no mistake that is known before."""
+    """Return whether a job needs Spark, because it has no mistake that is found before."""
     return "Asked" in error_of(result)["message"]
 
 

@@ -1,5 +1,5 @@
-"""Alone in showing which jobs start no Spark, that these import none of it, and that the others have done nothing
-before they ask for it.
+"""Alone in showing which jobs start no Spark, that these import none of it, and that the others do nothing before
+they start it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_job_that_spark_submit_started_does_not_leave_its_cluster_unasked(tmp_
 
 
 def in_process(spec: JobSpec, session: str, folder: Path) -> tuple[dict[str, Any], str]:
-    """The result of a job in a process of its own, and what of `_PROCESS` that has imported."""
+    """Run a job in a new process. Return its result, and the modules of `_PROCESS` that the process imported."""
     described, result = folder / "spec.json", folder / "result.json"
     described.write_text(spec.replace(result_uri=str(result)).to_json(with_key=True))
     # The process ends with its input.

@@ -1,4 +1,4 @@
-"""VACUUM on a disk without room, a dry run on one that cannot be written, and what each stage says of such a disk."""
+"""VACUUM on a full disk, a dry run on a disk that cannot be written, and the message of each stage about such a disk."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def temporary(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_job_that_finds_no_room_for_its_temporary_files_is_not_started(
     temporary: Path, tmp_path: Path, pages: int
 ) -> None:
-    """Rather than that it commits and then cannot say so."""
+    """Otherwise it could commit and be unable to report it."""
     table = Table.create(tmp_path / "t", SCHEMA)
     os.truncate(temporary / "ballast", (temporary / "ballast").stat().st_size // PAGE * PAGE - pages * PAGE)
     spec = job_spec(operation="truncate", table_uri=table.uri, arguments={})

@@ -1,4 +1,4 @@
-"""What the tokens of a text show by themselves. Spark's own answers: tests/jobs/sql/test_certain_mistakes.py."""
+"""Mistakes that the tokens of a text show without Spark. Spark's answers: tests/jobs/sql/test_certain_mistakes.py."""
 
 from __future__ import annotations
 

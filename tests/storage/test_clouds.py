@@ -1,4 +1,4 @@
-"""Object stores, cloud by cloud: how they are named, how much they ask, and what their answers mean."""
+"""Object stores, cloud by cloud: their names, the number of their requests, and the meaning of their answers."""
 
 from __future__ import annotations
 
@@ -580,7 +580,7 @@ def test_a_lease_of_another_is_no_lost_race() -> None:
 def test_an_answer_of_azure_that_lacks_a_header_is_an_error_of_the_store(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy has taken it out: the SDK has None for it, or raises a ValueError of its own."""
+    """A proxy has removed it: the SDK has None for it, or raises a ValueError."""
     held: dict[str, Any] = {"content_range": "bytes 0-0/1", "etag": "e", "size": 1, "last_modified": datetime.now(UTC)}
     answer = SimpleNamespace(**{**held, missing: None})
 

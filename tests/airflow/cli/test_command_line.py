@@ -1,4 +1,4 @@
-"""`airflow txlog …`: through the real command in a process of its own, and through Airflow's parser in this one."""
+"""`airflow txlog …`: through the real command in a new process, and through Airflow's parser in this one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Said:
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
@@ -81,7 +81,7 @@ def txlog(airflow_home: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def airflow(*words: object, home: Path, env: dict[str, str] | None = None) -> Said:
-    """The real `airflow` command in a process of its own."""
+    """Run the real `airflow` command in a new process."""
     command = [sys.executable, "-m", "airflow", *map(str, words)]
     environment = os.environ | {
         "AIRFLOW_HOME": str(home),
@@ -188,7 +188,7 @@ def test_a_vacuum_by_a_task_is_shown_with_its_dag_and_task(txlog: Any, folder: P
 
 
 class Instance:
-    """A task instance of a mapped task, as far as a commit names it."""
+    """The parts of a mapped task instance that a commit names."""
 
     dag_id, task_id, run_id, map_index, try_number, max_tries = "upkeep", "sweep", "manual__1", 2, 1, 0
     rendered_map_index = "eu"

@@ -1,4 +1,4 @@
-"""An operation is one record: its job, its operator and what is said about its result all follow from it."""
+"""An operation is one record, and its job, its operator and the lines about its result all follow from it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ TEXTS = [
 
 
 def texts_of(record: Operation) -> dict[str, Sees]:
-    """The SQL texts of a record, with what each may name."""
+    """The SQL texts of a record, each with the names that it may use."""
     found: dict[str, Sees] = {}
 
     def note(text: str, sees: Sees) -> str:
@@ -192,7 +192,7 @@ def stamp_is_known() -> Iterator[type[Operation]]:
 
 
 def test_an_operation_is_its_record_its_job_and_its_operator(stamp_is_known: type[Operation], tmp_path: Path) -> None:
-    """Nothing else in the package is touched: JSON, refusals, the run and what is said of the result follow."""
+    """Nothing else in the package changes: JSON, refusals, the run and the lines about the result follow."""
     from airflow_txlog.engine import Table
     from airflow_txlog.operators.base import DataChangingOperator
 

@@ -1,4 +1,4 @@
-"""Alone in showing how a task packs what Spark has found: every address comes out once, whatever their order."""
+"""Alone in showing how a task packs the rows that Spark has found: it packs every address once, in any order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_nothing_found_is_no_row() -> None:
 
 
 def test_pairs_and_rows_without_a_source_row_are_packed_by_file() -> None:
-    """A value for each file of so many pairs: the driver gets no row for a pair."""
+    """The driver gets one value for each file, and no row for a pair."""
     chance = random.Random(4)
     rows = [
         (address(file, position), chance.choice([None, address(2, position), position + 1]), chance.choice([0, 2]))

@@ -34,7 +34,7 @@ def columns(rows: list[tuple[object, ...]], count: int) -> list[pa.Array]:
 def searched(
     keys: list[pa.Array], batches: list[pa.RecordBatch], packed_at_once: int = 1000, **options: Any
 ) -> Iterator[pa.RecordBatch]:
-    """What is found of these keys, which have numbers from 100 on, in rows with their numbers as addresses."""
+    """Look for keys, numbered from 100 on, in rows whose addresses are their numbers."""
     held = HeldKeys(columns=tuple(keys), numbers=pa.array(range(100, 100 + len(keys[0])), pa.int64()))
     return pairs_packed(pairs_of_keys(held, ACTING, iter(batches), **options), packed_at_once)
 
@@ -60,7 +60,7 @@ def found(
 def test_a_row_is_found_once_for_each_key_that_all_its_columns_equal(
     keys: list[tuple[object, ...]], rows: list[tuple[object, ...]], count: int, at_once: int, rows_at_once: int
 ) -> None:
-    """`=` is TRUE of equal values that are not null, and a conjunction where each part is."""
+    """`=` is TRUE for equal values that are not null, and a conjunction is TRUE if each part is."""
     assert found(keys, rows, count, rows_at_once=rows_at_once, bytes_at_once=at_once) == [
         (position, 100 + number)
         for position, row in enumerate(rows)
@@ -140,7 +140,7 @@ def test_all_pairs_of_a_key_that_stands_there_often_are_never_held_together() ->
 def test_no_more_rows_are_hashed_than_there_is_memory_for(
     monkeypatch: pytest.MonkeyPatch, num_keys: int, sizes: list[int]
 ) -> None:
-    """Where the keys are few, they are hashed, and the rows need no bound but their bytes."""
+    """Few keys are hashed, and then only the bytes of the rows are bounded."""
     looked_up: list[int] = []
     find = key_rows._found
 

@@ -1,4 +1,4 @@
-"""Digests of subjects: which values share one, and what a key gives away."""
+"""Digests of subjects: which values share one, and which facts a key reveals."""
 
 from __future__ import annotations
 

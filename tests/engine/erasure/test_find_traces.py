@@ -63,7 +63,7 @@ def folder_of(table: Table) -> Path:
 
 
 def found_in(table: Table, values: Sequence[Any] = (SUBJECT,), column: str = "email") -> dict[str, ObjectVerdict]:
-    """The objects that do not pass, after a look at what is said of them."""
+    """Return the objects that do not pass, after a check of their facts."""
     verdicts = list(table.find_traces(column, values))
     files = {
         path.relative_to(folder_of(table))

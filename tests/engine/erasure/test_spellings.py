@@ -1,4 +1,4 @@
-"""Alone in showing that a value is found in each spelling that means it, also where a name or a time hides it."""
+"""Alone in showing that a value is found in each spelling with its meaning, even inside of a name or a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RESTORE: what comes back, what stays as it is, and what is refused."""
+"""RESTORE: the parts of a version that it restores, those that it keeps, and the restores that are refused."""
 
 from __future__ import annotations
 

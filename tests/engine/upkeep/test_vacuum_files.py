@@ -1,4 +1,4 @@
-"""What VACUUM deletes, and what it never does."""
+"""VACUUM: the files that it deletes, and those that it never deletes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_tombstone_is_judged_by_the_slower_of_two_clocks() -> None:
 
 
 def test_a_longer_retention_than_the_tables_looks_into_the_commits() -> None:
-    """Tombstones past the table's retention vanish with the next checkpoint; the asked retention still covers them."""
+    """Tombstones past the table's retention vanish with the next checkpoint. The task's retention still covers them."""
     table = Table().file("a", age=9999).file("b", age=9999)
     table.commit(remove("b", 30 * 24), age=30 * 24).commit(remove("a", 10 * 24), age=10 * 24)
     table.vacuum(20 * 24)
@@ -196,7 +196,7 @@ def test_absolute_paths_into_the_table_protect_their_files() -> None:
 
 
 def test_absolute_paths_out_of_the_table_name_nothing_in_it_but_spare_what_bears_their_name() -> None:
-    """`/alias/t/f` may be this table through a symlink; nobody can tell by its letters."""
+    """`/alias/t/f` may be this table through a symlink; its letters do not show that."""
     table = Table().file("a/f.parquet", age=9999).file("g.parquet", age=9999)
     table.add("file:/alias/t/a/f.parquet").remove("s3://elsewhere/x", age=9999)
     table.vacuum()

@@ -1,4 +1,4 @@
-"""Rows on their way to Python workers: in batches of a bounded number of rows, or of bytes where a row is wide."""
+"""Rows on their way to Python workers: in batches with a bounded number of rows, or of bytes if the rows are wide."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(spark: SparkSession, rows: DataFrame) -> tuple[list[int], list[str]]:
-    """How many rows each batch has, and what is logged."""
+    """Return the number of rows of each batch, and the log."""
     narrow = of_narrow_rows(rows, {field.name: field.dataType for field in rows.schema})
     assert narrow is not None
     logged: list[str] = []

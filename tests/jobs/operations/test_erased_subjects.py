@@ -128,7 +128,7 @@ def _publish(folder: Path, handle: dict[str, Any], log: Any = None) -> JobResult
 
 
 def _source(folder: Path, subject: int) -> Table:
-    """A table in which the subject is again, or is not: another engine has restored it, say."""
+    """Make a source of an erasure whose rows are still there, as if another engine had restored them."""
     table = make_table(folder / "s", rows(3), rows(2, start=subject))
     erase(table, folder, is_deleted=False)
     return table
@@ -191,7 +191,7 @@ def test_other_rows_come_back(tmp_path: Path, way: Way) -> None:
 
 
 def test_an_increment_brings_what_is_new_and_reads_no_ledger(tmp_path: Path) -> None:
-    """A subject that is in the source anew is no one who comes back, and the missing ledger is not missed."""
+    """A subject in new rows of the source is a new one, so no ledger is needed."""
     source = make_table(tmp_path / "s", rows(3))
     increment: dict[str, Any] = {"source": {"table": source.uri}, "consumer": "c"}
     committed(run(None, "incremental", tmp_path / "t", **increment))

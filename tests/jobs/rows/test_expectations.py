@@ -134,7 +134,7 @@ BY_SPARK_ALONE: dict[str, tuple[str, Callable[[dict[str, str]], dict[str, Any]],
 
 
 def table_of(source: dict[str, str]) -> str:
-    """The rows of a file as a table of their own."""
+    """Make a table of the rows of a file."""
     path = Path(source["path"])
     return make_table(path.with_suffix(""), pq.read_table(path)).uri
 

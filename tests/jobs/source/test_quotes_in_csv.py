@@ -1,4 +1,4 @@
-"""The quotes of CSV that Spark parses: what is checked, on a disk and in a store, and what the checks cost."""
+"""Checks of the quotes in CSV that Spark parses, on a disk and in a store, and the cost of the checks."""
 
 from __future__ import annotations
 

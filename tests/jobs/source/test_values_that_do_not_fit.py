@@ -1,6 +1,6 @@
 """A value that does not fit its column is an error that names its place, with Spark and without it, and no other value.
 
-Spark's readers would load NULL or another number. Options that say so still do.
+Spark's readers would load NULL or another number. With the options for that, they still do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a failed job says: the cause in the first line, where it was met, and never a value."""
+"""The message of a failed job has the cause in the first line, the place of the fault, and never a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PySpark that cannot work fails a job before Spark starts, and the error says what to install."""
+"""A PySpark that cannot work fails a job before Spark starts, and the error names the package to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An erasure on a real S3 server, where no folder exists and a key names a subject."""
+"""An erasure on a real S3 server: it has no folders, and the key of an object names a subject."""
 
 from __future__ import annotations
 

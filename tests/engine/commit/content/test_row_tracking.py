@@ -1,4 +1,4 @@
-"""Row tracking: which ids the rows of new files get, alone, after a race, and when a file comes again."""
+"""Row tracking: which ids the rows of new files get, alone, after a race, and when a file is added again."""
 
 from __future__ import annotations
 

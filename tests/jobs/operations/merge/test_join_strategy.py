@@ -34,7 +34,7 @@ SORTS = Limits(broadcast_bytes=0)
 
 @pytest.fixture
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, set[str]]]:
-    """What each Spark job of a merge does, and the joins in its plan as Spark made it."""
+    """Return the description of each Spark job of a merge, and the joins in Spark's plan for it."""
     seen: list[tuple[str, set[str]]] = []
     for module in (by_spark, executor, frames, delete_job):
         collect = module.collect
