@@ -1,8 +1,8 @@
 """The shape of the package: who may import whom, how large a thing may grow, and names that never occur in it.
 
-The edges are those of docs/architecture.md: code that decides imports neither Airflow nor Spark, and code that runs on an
-executor imports only pyarrow. Inside a part, `ROOMS` states the order. The tests read the source text, with the imports
-inside functions. Only imports under `if TYPE_CHECKING:` do not count, because they never run.
+The edges are those of docs/architecture.md: code that decides imports neither Airflow nor Spark, and code that runs on
+an executor imports only pyarrow. Inside a part, `ROOMS` states the order. The tests read the source text, with the
+imports inside functions. Only imports under `if TYPE_CHECKING:` do not count, because they never run.
 """
 
 from __future__ import annotations

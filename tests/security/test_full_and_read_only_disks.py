@@ -1,4 +1,4 @@
-"""VACUUM on a full disk, a dry run on a disk that cannot be written, and the message of each stage about such a disk."""
+"""VACUUM on a full disk, a dry run on a read-only one, and the message of each stage about such a disk."""
 
 from __future__ import annotations
 
