@@ -152,6 +152,15 @@ def test_a_signed_record_of_another_release_is_called_not_verified_with_its_own_
     assert "not signed" not in line
 
 
+@pytest.mark.parametrize(("most", "claimed"), [(10, {"r-17", "r-18"}), (10_000, {"r-17"})])
+def test_what_a_record_claims_that_is_too_large_to_read_without_a_signature_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, claimed: set[str]
+) -> None:
+    put(tmp_path, f"erased-{place_of('/t')}", "json", json.dumps({"requests": ["r-17"]}))
+    monkeypatch.setattr(erasure_lists, "_MOST_UNSIGNED_BYTES", most)
+    assert unverified_requests(LocalStore(str(tmp_path)), "/t", ["r-17", "r-18"], records_key(), print) == claimed
+
+
 def test_no_file_that_others_put_into_the_folder_stops_an_erasure_or_gets_into_a_signed_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,20 @@ def test_a_name_that_no_template_has_is_named_with_the_nearest_one() -> None:
     )
 
 
+def test_a_member_that_is_not_there_is_not_named_because_a_value_may_have_named_it() -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        rendered(delete(parameters={"e": "a"}, table_uri="/lake/{{ {}[ds] }}"))
+    assert CONTEXT["ds"] not in str(caught.value)
+
+
+def test_only_of_a_parameter_null_is_said_to_be_allowed_by_its_name() -> None:
+    for given, is_parameter in (({"parameters": {"e": NONE}}, True), ({"predicate": NONE}, False)):
+        with pytest.raises(InvalidJobSpec) as caught:
+            rendered(delete(**given))
+        assert ('allow it by nullable_parameters=["e"]' in str(caught.value)) == is_parameter
+        assert ("nullable_parameters" in str(caught.value)) == is_parameter
+
+
 def test_a_null_that_another_task_or_the_author_gives_is_refused_too() -> None:
     for value in (None, ["a", None]):
         with pytest.raises(InvalidJobSpec, match="nullable_parameters"):

@@ -550,6 +550,11 @@ def test_a_key_that_was_used_for_another_number_of_rows_is_warned_of(
         status, (line,) = work(fewer)
         assert status == "already_done"
         assert "at version 1, with 3 rows. This call, with 1 row, wrote nothing." in line
+    for status in ("committed", "already_done"):
+        # Fewer rows than were given are written then.
+        doubled = pa.concat_tables([ROWS, ROWS])
+        assert TxlogHook().append(table, doubled, idempotency_key="2", deduplicate_by=["id"]).status == status
+    assert "wrote nothing" not in capsys.readouterr().out
     # As PySpark's: to count its rows is to read them.
     stream = {"__arrow_c_stream__": lambda self, schema=None: ROWS[:1].__arrow_c_stream__(schema)}
     assert work(type("DataFrame", (), stream)()) == ("already_done", [])
