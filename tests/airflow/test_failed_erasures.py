@@ -290,11 +290,11 @@ def test_a_file_that_another_vacuum_deletes_before_the_erasure_opens_it_leaves_n
     verdict_on = removal.verdict_on
     gone: list[str] = []
 
-    def vacuumed(store: LocalStore, info: FileInfo, forms: Any) -> Any:
+    def vacuumed(store: LocalStore, info: FileInfo, forms: Any, **more: bool) -> Any:
         if info.path.endswith(".parquet") and "/" not in info.path:
             gone.append(info.path)
             folder_of(users).joinpath(info.path).unlink(missing_ok=True)
-        return verdict_on(store, info, forms)
+        return verdict_on(store, info, forms, **more)
 
     monkeypatch.setattr(removal, "verdict_on", vacuumed)
     assert erase(tmp_path, users.uri)["complete"]
