@@ -92,11 +92,17 @@ class Connection:
     def client(self) -> Any:
         """Return the client. The first call makes it, and raises the client's errors."""
         process = os.getpid()
-        if process not in self._made:
+        made = self._made.get(process)
+        if made is None:
             with self._locks.setdefault(process, threading.Lock()):
-                if process not in self._made:
-                    self._made[process] = self._make()
-        return self._made[process]
+                made = self._made.get(process)
+                if made is None:
+                    made = self._made[process] = self._make()
+        return made
+
+    def drop(self) -> None:
+        """Let the next request make a new client."""
+        self._made.pop(os.getpid(), None)
 
     def error(self, meant: Exception, cause: Exception, needs: str = "") -> Exception:
         """Return an error of a request with its remedy: the credentials used, the right it needs, the server."""

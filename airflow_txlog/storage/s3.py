@@ -390,6 +390,8 @@ class S3Bucket(RangedBucket):
         if code == "NoSuchBucket":
             return no_bucket(where, SCHEME)
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
+            # Otherwise a client that was made while the machine's role was unavailable would never look for it again.
+            self._connection.drop()
             return no_credentials("S3", method, where)
         if status is None and not isinstance(error, _NETWORK):
             # A profile that is missing, a sign-on that has ended, a name that no bucket can have: nothing was sent.

@@ -6,6 +6,7 @@ import base64
 import errno
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,7 @@ from urllib3.exceptions import ProtocolError
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage import Access, open_store, s3
+from airflow_txlog.storage.base import NoCredentials
 from airflow_txlog.storage.clouds import NotAnswered, refusal
 from airflow_txlog.storage.objects import ObjectStore
 
@@ -200,6 +202,25 @@ def test_what_the_client_refuses_before_it_asks_is_an_error_of_ours(sent: list[d
         # Surely nothing was put: a commit is then refused, and not unknown.
         assert caught.value.errno == errno.EREMOTEIO
     assert sent == []
+
+
+def test_a_process_without_credentials_finds_those_that_come_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The role of a machine may be unavailable for a moment, and a triggerer runs for weeks."""
+    for name in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    nowhere = {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1", "timeout_s": 7}
+    bucket = open_store("s3://bucket/t", Access(storage_options=nowhere))._bucket  # type: ignore[attr-defined]
+    for _ in range(2):
+        with pytest.raises(NoCredentials):
+            bucket.get("t/x")
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    with pytest.raises(NotAnswered):
+        bucket.get("t/x")
 
 
 def test_an_answer_that_is_none_of_s3_is_asked_for_again() -> None:
