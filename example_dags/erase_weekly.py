@@ -25,6 +25,8 @@ with DAG(
     dag_id="erase_weekly",
     schedule="@weekly",
     catchup=False,
+    # A second erasure of the tables would prolong the waits of the first one.
+    max_active_runs=1,
     tags=["txlog"],
     default_args={"runner": "in_process", "retries": 2},
     doc_md=__doc__,

@@ -35,7 +35,7 @@ from airflow_txlog.engine.erasure.object_verdicts import Held, NoteGoing, Object
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.checkpoints.rows import SIDECAR_DIRECTORY
 from airflow_txlog.engine.log.columns import TOMBSTONES
-from airflow_txlog.engine.log.names import LAST_CHECKPOINT, LOG_DIRECTORY, commit_name, parse_name
+from airflow_txlog.engine.log.names import CHECKPOINTS, LAST_CHECKPOINT, LOG_DIRECTORY, commit_name, parse_name
 from airflow_txlog.engine.log.paths import Visibility, canonical_paths
 from airflow_txlog.engine.log.segment import look, read_hint
 from airflow_txlog.engine.staged_changes import LONGEST_WAIT_MS, waiting_files
@@ -323,6 +323,11 @@ class _Removing:
         if not held:
             return None, deleted, waits
         version = self._usable(held)
+        if version is None and self._renew_checkpoints(held):
+            held, waits = self._held_in_log()
+            if not held:
+                return None, deleted, waits
+            version = self._usable(held)
         if version is None:
             version = self._write_checkpoint(held)
         if version is None:
@@ -375,6 +380,30 @@ class _Removing:
         after = range(max(held.values()) + 1, hint + 1)
         known = sorted(each for each in listing.checkpoints if each in after and each in listing.commits)
         return next((each for each in known if is_readable(self._store, each)), None)
+
+    def _renew_checkpoints(self, held: Mapping[str, int]) -> bool:
+        """Write checkpoints anew after which only tombstones of files that are gone now matter. Return whether some
+        were.
+
+        A vacuum deletes files each day, also while the cut waits for writers. A checkpoint of a newer version would
+        have to wait as long, and so without end.
+        """
+        stale = {path for path in held if self._is_stale_checkpoint(path)}
+        after = max((at for path, at in held.items() if path not in stale), default=-1)
+        versions = sorted({held[path] for path in stale if held[path] > after})
+        self._note_down()
+        for version in versions:
+            if is_readable(self._store, version):
+                snapshot = self._table.snapshot(version)
+                replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
+                self.checkpoint = self.checkpoint or version
+        return bool(versions)
+
+    def _is_stale_checkpoint(self, path: str) -> bool:
+        """Return whether a file of the log is a part of a checkpoint, and held only for the files that it describes."""
+        name = parse_name(path)
+        is_checkpoint = path.startswith(f"{SIDECAR_DIRECTORY}/") if name is None else name.kind in CHECKPOINTS
+        return is_checkpoint and self._found[path].verdict.traces == (DESCRIBED,)
 
     def _write_checkpoint(self, held: Mapping[str, int]) -> int | None:
         """Write a checkpoint without the tombstones of files that are gone. Return its version; None after races."""

@@ -44,7 +44,7 @@ class DeltaEraseOperator(ErasureOperator):
 
     :param deadline: a datetime or ISO 8601, in UTC if it names no zone. The task waits only for waits that end before
         it. Then it verifies, and reports the objects that had to wait longer. None waits until the last wait ends:
-        without end if a load brings a subject back during each wait. (templated)
+        without end if a load brings a subject back during each wait, or another erasure deletes files. (templated)
     :param cut_log: cut the log of a table if it holds a subject. With False the report is complete only if the log
         holds none.
     :param writer_hours: the longest time that any writer of the tables takes from its first read to its commit. Lower

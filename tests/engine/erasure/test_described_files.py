@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from airflow_txlog.storage import LocalStore
 from airflow_txlog.storage.base import FileInfo
 from tests.engine.erasure.test_removal import FEED, VECTORS, erase, folder_of
 from tests.helpers.byte_search import holding
-from tests.helpers.jobs import run
+from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, make_table
 
 EMAIL = "zz.ann.canary@example.org"
@@ -107,3 +109,24 @@ def test_counts_of_rows_and_nulls_describe_no_value(tmp_path: Path) -> None:
         if list(described(store, info, lambda path: path.endswith("a b"))):
             found.append(name)
     assert found == ["bounds", "partition", "unreadable", "checksum", "folder"]
+
+
+@pytest.mark.parametrize("properties", [{}, V2], ids=["classic", "v2"])
+def test_a_vacuum_of_each_day_prolongs_no_wait_for_writers(tmp_path: Path, properties: dict[str, str]) -> None:
+    """Its files have tombstones in each checkpoint, and these name partitions."""
+    table = table_with_subject(tmp_path / "t", properties, "day")
+    committed(run(None, "update", table, set={"payload": "upper(payload)"}, predicate="user_id = 1"))
+    table.checkpoint()
+    assert erase(table, (SUBJECT,), "user_id", writer_hours=24).waits
+    first = table.snapshot().version
+    append(table, others())
+    table.checkpoint()
+    for path in folder_of(table).rglob("*"):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    table.vacuum(0, check_retention=False)
+    again = erase(table, (SUBJECT,), "user_id", writer_hours=24)
+    assert again.cut is not None
+    assert again.cut <= first
+    assert not again.waits
+    assert not erase(table, (SUBJECT,), "user_id").deleted_log_files
+    assert table.to_arrow().num_rows == 4 * others().num_rows
