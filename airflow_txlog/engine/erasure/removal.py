@@ -70,7 +70,7 @@ class Wait:
     """By the store's clock."""
     why: str
     is_shown: bool = True
-    """Whether a verdict on the object shows the value. Otherwise only its partition does, or may."""
+    """Whether a verdict on the object shows all its values. Otherwise its partition has one, or may have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +148,7 @@ class _Removing:
         self._noted: dict[int, Held] = {}
         self.checkpoint: int | None = None
         self._held: list[FileInfo] = []
+        self._hidden: Collection[str] = ()
         self._of_others: tuple[str, ...] = ()
         self._found: dict[str, Held] = {}
         # The files whose descriptions may stay: they were searched, and hold no subject.
@@ -219,9 +220,9 @@ class _Removing:
         unneeded = list(self._unneeded(begun))
         inside = () if self._of_others == _EVERY_FILE else self._of_others
         ours = (info.path for info in unneeded if not info.path.startswith(inside))
-        named = in_hidden_partitions(begun, self._forms, ours)
+        self._hidden = in_hidden_partitions(begun, self._forms, ours)
         self._drop_uploads()
-        self._held = [info for info in unneeded if not info.path.startswith(_LOG) and self._holds(info, named)]
+        self._held = [info for info in unneeded if not info.path.startswith(_LOG) and self._holds(info, self._hidden)]
         self._clean.difference_update(self._found)
         # What a killed writer left in the log may describe them.
         self._held += [info for info in unneeded if info.path.startswith(_LOG) and self._holds(info)]
@@ -288,8 +289,8 @@ class _Removing:
                     until_ms, why = ends_ms, "a staged change needs it until it expires"
             # Otherwise waiting does not help: the file belongs to another owner, or came back.
             if until_ms > now_ms:
-                path, is_shown = self._forms.without_values(info.path), not self._found[info.path].verdict.passes
-                found.append(Wait(path=path, until_ms=until_ms, why=why, is_shown=is_shown))
+                path = self._forms.without_values(info.path)
+                found.append(Wait(path=path, until_ms=until_ms, why=why, is_shown=info.path not in self._hidden))
         return found
 
     def _let_go_of_live(self) -> None:
