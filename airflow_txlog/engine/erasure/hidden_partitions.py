@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from airflow_txlog.datafiles.parquet.reading import DataFile
-from airflow_txlog.engine.erasure.object_verdicts import OF_MACHINE
+from airflow_txlog.engine.erasure.object_verdicts import is_of_machine
 from airflow_txlog.engine.erasure.parquet_traces import has_key
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.actions import UNREADABLE, Add, Cdc, Remove, decode_commit
@@ -98,9 +98,9 @@ def _without_key(store: Store, forms: Forms, paths: Sequence[str]) -> Iterator[s
     def lacks_key(path: str) -> bool:
         try:
             return not has_key(DataFile(store=store, path=path), forms)
-        except OF_MACHINE:
-            raise
-        except Exception:
+        except Exception as error:
+            if is_of_machine(error):
+                raise
             # As in the search itself: a damaged file raises whatever its bytes lead to.
             return True
 

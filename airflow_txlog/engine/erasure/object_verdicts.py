@@ -7,6 +7,7 @@ verdict too. Nothing that is returned holds a value: paths and places are marked
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,17 +24,17 @@ from airflow_txlog.engine.erasure.traces import Trace
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
-from airflow_txlog.errors import LimitExceeded
+from airflow_txlog.errors import CredentialsUnavailable, LimitExceeded
 from airflow_txlog.locations import is_absolute
-from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, NoCredentials, Store
 from airflow_txlog.storage.clouds import NotAnswered
 
 Verdict = Literal["absent", "rewritten", "found", "statistic only", "deleted", "not readable"]
 Method = Literal["decoded", "text", "bytes", "name"]
 
 _PARQUET = (b"PAR1", b"PARE")
-OF_MACHINE = (MemoryError, LimitExceeded, NotAnswered)
-"""Errors that show that memory or a service was not enough, and nothing about the object."""
+_OF_MACHINE = (MemoryError, LimitExceeded, NotAnswered, NoCredentials, CredentialsUnavailable)
+_OF_SYSTEM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _COPIED_BYTES = 8 * 1024 * 1024
 _LISTINGS = 5
@@ -153,8 +154,13 @@ def _named(path: str, forms: Forms, trace: Trace) -> ObjectVerdict:
     return ObjectVerdict(path=shown, size_bytes=0, digest=None, method="name", verdict="found", traces=(trace,))
 
 
+def is_of_machine(error: Exception) -> bool:
+    """Return whether an error shows that this machine or a service was not able to read, and nothing of the object."""
+    return isinstance(error, _OF_MACHINE) or (isinstance(error, OSError) and error.errno in _OF_SYSTEM)
+
+
 def verdict_on(store: Store, info: FileInfo, forms: Forms, *, is_to_go: bool = False) -> ObjectVerdict:
-    """Return the verdict on one object. `is_to_go`: one that is not readable goes. Raises those `OF_MACHINE` then."""
+    """Return the verdict on one object. `is_to_go`: an unreadable one goes, so errors of the machine are raised."""
     method: Method = "name"
     found: list[Trace] = []
     if forms.in_path(info.path):
@@ -180,7 +186,7 @@ def verdict_on(store: Store, info: FileInfo, forms: Forms, *, is_to_go: bool = F
     except FileNotFoundError:
         return _verdict(info, forms, method, "deleted", found=[])
     except Exception as error:
-        if is_to_go and isinstance(error, OF_MACHINE):
+        if is_to_go and is_of_machine(error):
             raise
         # A damaged object raises whatever its bytes lead to, and ends the search of no other object.
         reason = type(error).__name__

@@ -155,7 +155,12 @@ class _Removing:
         self._clean: set[str] = set()
 
     def _holds(self, info: FileInfo, named: Collection[str] = ()) -> bool:
-        verdict = verdict_on(self._store, info, self._forms, is_to_go=True)
+        try:
+            verdict = verdict_on(self._store, info, self._forms, is_to_go=True)
+        except MemoryError:
+            # Its text names no object.
+            self._say(f"{self._forms.without_values(info.path)} was not searched: that needs more memory")
+            raise
         if verdict.verdict == "deleted":
             # By another cleanup, since it was listed: nothing has searched it.
             self._clean.discard(info.path)

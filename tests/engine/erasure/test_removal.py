@@ -28,8 +28,9 @@ from airflow_txlog.engine.log.names import LAST_CHECKPOINT, commit_name
 from airflow_txlog.engine.log.segment import look
 from airflow_txlog.engine.table.snapshot.file_index import FileIndex
 from airflow_txlog.engine.table.snapshot.snapshot import rebuilt_without
-from airflow_txlog.errors import ConcurrentLogCleanup, LimitExceeded, VersionNotFound
+from airflow_txlog.errors import ConcurrentLogCleanup, CredentialsUnavailable, LimitExceeded, VersionNotFound
 from airflow_txlog.storage import PLAIN, LocalStore
+from airflow_txlog.storage.base import NoCredentials
 from airflow_txlog.storage.clouds import NotAnswered
 from tests.engine.erasure.test_find_traces import bloomed
 from tests.helpers import staged
@@ -580,11 +581,23 @@ def test_a_version_that_damaged_bytes_prevent_is_not_rebuilt_and_a_failing_store
 )
 @pytest.mark.parametrize(
     "error",
-    [pa.ArrowMemoryError(), LimitExceeded("too large"), NotAnswered(errno.EAGAIN, "busy")],
-    ids=["memory", "limit", "busy"],
+    [
+        pa.ArrowMemoryError(),
+        LimitExceeded("too large"),
+        NotAnswered(errno.EAGAIN, "busy"),
+        NoCredentials(errno.EACCES, "not sent"),
+        CredentialsUnavailable("not sent", connection="lake"),
+        OSError(errno.EMFILE, "too many open files"),
+    ],
+    ids=["memory", "limit", "busy", "no-credentials", "no-connection", "files"],
 )
 def test_a_machine_that_is_too_small_or_busy_cuts_no_log_and_deletes_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, module: ModuleType, part: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    module: ModuleType,
+    part: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fails(*given: Any) -> Any:
         raise error
@@ -592,8 +605,10 @@ def test_a_machine_that_is_too_small_or_busy_cuts_no_log_and_deletes_no_file(
     table = make_table(tmp_path / "t", rows(*OTHERS), rows(*OTHERS))
     orphan = stage(table, rows(*OTHERS))[0].path
     monkeypatch.setattr(module, part, fails)
-    with pytest.raises(type(error)):
+    with caplog.at_level("INFO"), pytest.raises(type(error)):
         erase(table)
+    is_named = isinstance(error, MemoryError) and module is object_verdicts
+    assert ("was not searched: that needs more memory" in caplog.text) == is_named
     assert table.store.stat(orphan) is not None
     assert table.snapshot(0).version == 0
 
