@@ -193,6 +193,20 @@ def row_does_not_fit(file: str | None, misfit: Misfit, *, line: int | None = Non
     )
 
 
+def adjacent_objects(file: str, *, is_whole: bool) -> InvalidInput:
+    """Return the error for a JSON file with several objects where Spark reads one. `is_whole`: it is one document."""
+    place, advice = "in one line", "Have it written with one object in each line."
+    if is_whole:
+        place = "one after another"
+        advice = 'If each is in a line of its own, leave out the option "multiLine". Otherwise have an array written.'
+    return InvalidInput(
+        f"The source's file {file} has several JSON objects {place}, and Spark would read only the first of them. "
+        f"Nothing was committed. {advice} With the option mode=PERMISSIVE the others are ignored, and a value that "
+        "does not fit is NULL.",
+        file=file,
+    )
+
+
 def _misread_text(misfit: Misfit) -> tuple[str, str]:
     """Return what is wrong, and the advice."""
     place = "" if misfit.column is None else f" in column {misfit.column!r}"

@@ -105,8 +105,8 @@ def lines_of(
         yield pa.array([_decoded(_without_mark(source.read(), text), text)], pa.string())
         return
     has_header = text.drops_header and not start
-    for number, block in enumerate(_blocks(source, text, start, end, block_bytes)):
-        lines = _split(block if start or number else _without_mark(block, text), text)
+    for number, block in enumerate(blocks_of(source, text, start, end, block_bytes)):
+        lines = split(block if start or number else _without_mark(block, text), text)
         if text.drops_blank:
             lines = lines.filter(_is_filled(lines, text.comment))
         if has_header:
@@ -141,7 +141,7 @@ class _Bounded:
         return data
 
 
-def _blocks(source: Any, text: TextFormat, start: int, end: int | None, block_bytes: int) -> Iterator[bytes]:
+def blocks_of(source: Any, text: TextFormat, start: int, end: int | None, block_bytes: int) -> Iterator[bytes]:
     """Yield blocks of whole lines: those that begin from `start` up to `end`."""
     at, data, is_done = max(start - 1, 0), b"", False
     if at:
@@ -192,7 +192,8 @@ def _last_line_end(data: bytes, text: TextFormat) -> int:
     return max(data.rfind(b"\n", 0, limit), data.rfind(b"\r", 0, limit)) + 1
 
 
-def _split(block: bytes, text: TextFormat) -> pa.Array:
+def split(block: bytes, text: TextFormat) -> pa.Array:
+    """Return the lines of a block."""
     line_end = text.line_end or "\n"
     if text.line_end is None and b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

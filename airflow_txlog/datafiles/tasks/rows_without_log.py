@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
-from airflow_txlog.datafiles.failures import row_does_not_fit, text_of
+from airflow_txlog.datafiles.failures import adjacent_objects, row_does_not_fit, text_of
+from airflow_txlog.datafiles.json_objects import has_adjacent_objects
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, leaves
 from airflow_txlog.datafiles.parquet.output import WrittenRows
 from airflow_txlog.datafiles.parquet.physical import FileFields
@@ -351,10 +352,14 @@ class CsvScan(FileScan):
 
 @dataclass(frozen=True, kw_only=True)
 class LinesScan(FileScan):
-    """Lines of text files, as one column `value`. `kind` is the format's name in errors."""
+    """Lines of text files, as one column `value`. `kind` is the format's name in errors.
+
+    `is_one_object`: no line may be several objects of JSON.
+    """
 
     text: TextFormat
     kind: str
+    is_one_object: bool = False
     schema: pa.Schema = LINE_SCHEMA
     joins_files: ClassVar[bool] = False
 
@@ -365,4 +370,6 @@ class LinesScan(FileScan):
             ends = [number * source.size() // planned.parts for number in (planned.part, planned.part + 1)]
             end = ends[1] if planned.part + 1 < planned.parts else None
             for lines in lines_of(source, compression_of(file.path), self.text, ends[0], end):
+                if self.is_one_object and has_adjacent_objects(lines):
+                    raise adjacent_objects(file.path, is_whole=self.text.is_whole)
                 yield pa.RecordBatch.from_arrays([lines], schema=self.output_schema)

@@ -46,6 +46,7 @@ from airflow_txlog.jobs.source.headers import (
     names_in_files,
 )
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
+from airflow_txlog.jobs.source.json_on_disk import check_objects_on_disk
 from airflow_txlog.jobs.source.listing import (
     OnlySpark,
     SourceFiles,
@@ -284,6 +285,8 @@ def _on_disk(context: JobContext, view: FileView, argument: str, *, reads_all: b
     check_types(frame, argument)
     _ = frame.schema
     check_view(context.spark, frame, view.paths, context.root, argument)
+    if view.format == "json" and names_this_disk(context.spark):
+        check_objects_on_disk(view, frame.inputFiles())
     if has_checked_header(view) and not _has_header(context, view, frame):
         # Its workers find the headers. Spark names the columns by a single file, also those without a name.
         is_alone = columns is None and len(frame.inputFiles()) == 1

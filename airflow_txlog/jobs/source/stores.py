@@ -46,6 +46,7 @@ from airflow_txlog.jobs.source.columns import (
 )
 from airflow_txlog.jobs.source.footers import orc_schema
 from airflow_txlog.jobs.source.headers import check_headers, given_encoding, has_checked_header, names_in_files
+from airflow_txlog.jobs.source.json_on_disk import reads_one_object
 from airflow_txlog.jobs.source.listing import (
     LOOKUP_OPTIONS,
     WITHOUT_EFFECT,
@@ -258,7 +259,8 @@ class _Read:
         paths, sizes = [file.path for file in files], [file.size_bytes for file in files]
         plan = plan_of(self._found.store, LINE_SCHEMA, paths, sizes)
         bins = bins_for(self._context, plan, in_pieces=True, piece_bytes=TEXT_PIECE_BYTES)
-        lines = LinesScan(bins=bins, text=text, kind=self._view.format.upper())
+        one = reads_one_object(self._view)
+        lines = LinesScan(bins=bins, text=text, kind=self._view.format.upper(), is_one_object=one)
         return over_bins(self._context.spark, Task(source=lines), lines.output_schema)
 
     def _text_format(self) -> TextFormat:

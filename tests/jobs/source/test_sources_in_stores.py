@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import Limits
@@ -109,3 +111,31 @@ def test_bytes_that_spark_was_to_infer_a_schema_from_are_the_data_s_fault(
     error = error_of(run_job(spec, spark))
     assert error["type"] == "InvalidInput"
     assert error["message"].startswith(f"The source's file {shelf}{tmp_path}/a cannot be read as {format.upper()} in")
+
+
+@pytest.mark.parametrize("is_in_store", [False, True])
+@pytest.mark.parametrize(
+    ("text", "options", "advice"),
+    [
+        ('{"a": 0}\n{"a": 1}{"a": 2}\n', {}, "in one line, and Spark would read only the first"),
+        ('{"a": 1}\n{"a": 2}\n', {"multiLine": "true"}, 'leave out the option "multiLine"'),
+    ],
+    ids=["one line", "multiLine"],
+)
+def test_objects_of_json_that_spark_would_ignore_are_an_error(
+    tmp_path: Path, shelf: str, spark: SparkSession, text: str, options: dict[str, str], advice: str, is_in_store: bool
+) -> None:
+    place = f"{shelf if is_in_store else ''}{tmp_path}"
+    (tmp_path / "in").mkdir()
+    for name, data in (("a.json", b'{"a": "}{\xe2\x80\xa8"}\n'), ("b.json.gz", gzip.compress(text.encode()))):
+        (tmp_path / "in" / name).write_bytes(data)
+
+    def written(**more: str) -> JobResult:
+        source = {**files(f"{place}/in", "json", **options, **more), "schema": "a STRING"}
+        return run_job(job_spec(operation="write", table_uri=f"{place}/t", arguments={"source": source}), spark)
+
+    error = error_of(written())
+    assert error["type"] == "InvalidInput"
+    assert error["message"].startswith(f"The source's file {place}/in/b.json.gz has several JSON objects")
+    assert advice in error["message"]
+    committed(written(mode="PERMISSIVE"))
