@@ -8,16 +8,15 @@ OptimizeTableCommand; soundness A7, A8, A19.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.conversion import relabel
 from airflow_txlog.datafiles.parquet.dictionaries import repeated_columns
@@ -58,7 +57,7 @@ class CompactTask(FileTask):
         output = _CompactedFile(self.layout, store, files[0], attempt)
         rows = self._rows(files, output)
         try:
-            for batch in _joined(ahead(rows) if self.read_ahead else rows):
+            for batch in _joined(ahead(rows, 4) if self.read_ahead else rows):
                 output.write(batch)
             return output.close()
         except BaseException:
@@ -139,42 +138,6 @@ class _CompactedFile:
     def abandon(self) -> None:
         if self._writer is not None:
             self._writer.abandon()
-
-
-def ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same batches, made by a second thread that is a few of them ahead. Its errors are raised here."""
-    done = object()
-    made: queue.Queue[Any] = queue.Queue(maxsize=4)
-    stopped = threading.Event()
-
-    def hand_over(item: Any) -> bool:
-        while not stopped.is_set():
-            try:
-                made.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def make() -> None:
-        try:
-            for batch in batches:
-                if not hand_over(batch):
-                    return
-            hand_over(done)
-        except BaseException as error:  # raised again in the thread that reads
-            hand_over(error)
-
-    thread = threading.Thread(target=make, daemon=True)
-    thread.start()
-    try:
-        while (item := made.get()) is not done:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,6 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks import compaction
 from airflow_txlog.datafiles.tasks.compaction import (
     CompactTask,
-    ahead,
 )
 from airflow_txlog.datafiles.tasks.plans import planned_files
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_COLUMN, FileScan, report_of
@@ -289,26 +288,6 @@ def test_a_column_may_hold_nulls_that_the_table_forbids(tmp_path: Path) -> None:
         {"id": 1, "s": {"x": None}},
         {"id": None, "s": None},
     ]
-
-
-def test_reading_ahead_stops_with_its_reader() -> None:
-    made = []
-
-    def batches() -> Any:
-        try:
-            for number in range(1000):
-                made.append(number)
-                yield pa.record_batch({"n": [number]})
-        finally:
-            made.append("closed")
-
-    source = batches()
-    reader = ahead(source)
-    assert next(reader).column(0).to_pylist() == [0]
-    reader.close()
-    source.close()
-    assert made[-1] == "closed"
-    assert len(made) < 20
 
 
 class CountingStore(LocalStore):

@@ -9,7 +9,7 @@ The invariant: a batch that is yielded is counted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.parquet.decoded_sizes import longest_texts
 from airflow_txlog.datafiles.parquet.footers import check_footer
 from airflow_txlog.storage.base import Store
@@ -71,8 +72,14 @@ def _options(decoded: Decoded) -> dict[str, Any]:
     return {**_OPTIONS, "pre_buffer": decoded.store.is_remote, "buffer_size": _BUFFER_BYTES}
 
 
-def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Iterator[pa.RecordBatch]:
+def batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Generator[pa.RecordBatch]:
     """Yield the rows of these columns, each named by its path or one above it. Raises LimitExceeded."""
+    found = _batches(source, file, columns, decoded)
+    is_large = file.metadata.num_rows > decoded.store.limits.checkpoint_batch_rows
+    return ahead(found) if is_large else found
+
+
+def _batches(source: Any, file: pq.ParquetFile, columns: Sequence[str], decoded: Decoded) -> Generator[pa.RecordBatch]:
     chunks = _chunks(file, columns)
     decoded.claim(_claimed_bytes(file, chunks))
     texts = [each for each in chunks if each.leaf.is_text and each.has_dictionary]

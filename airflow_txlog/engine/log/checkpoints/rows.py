@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -160,10 +161,13 @@ def gather(source: Any, found: Gathered, decoded: Decoded, only: Sequence[str] |
     with_files = only is None or only is FILE_ACTIONS
     others = _OTHERS if only is None else () if with_files else only
     instants = _instants(file)
-    for batch in batches(source, file, [*others, *(_file_columns_of(file) if with_files else ())], decoded):
-        if with_files:
-            _gather_files(batch, found, instants)
-        _gather_others(batch, found)
+    columns = [*others, *(_file_columns_of(file) if with_files else ())]
+    # Closed before the source is, whose next rows a thread may be reading.
+    with closing(batches(source, file, columns, decoded)) as read:
+        for batch in read:
+            if with_files:
+                _gather_files(batch, found, instants)
+            _gather_others(batch, found)
 
 
 def _opened(source: Any, decoded: Decoded) -> pq.ParquetFile:
