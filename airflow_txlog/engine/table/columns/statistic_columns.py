@@ -10,6 +10,7 @@ Source: protocol, "Per-file Statistics".
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -105,11 +106,14 @@ def read_together(texts: pa.StringArray, asked: Sequence[AskedColumn]) -> ReadSt
         if len(rows) != len(texts):
             return None
         columns = {column.keys: _column(rows, f"f{number}", column) for number, column in enumerate(asked)}
-        num_records = pa.array([row.num_records for row in rows], pa.int64())
+        num_records = _integers(list(map(attrgetter("num_records"), rows)), pa.int64())
     except (pa.ArrowException, *_NOT_JSON, OverflowError, _OddValue):
         return None
-    is_not_tight = pa.array([row.tight_bounds is False for row in rows], pa.bool_())
-    return ReadStatistics(_count(num_records), pc.or_(has_none, is_not_tight), columns)
+    tight = list(map(attrgetter("tight_bounds"), rows))
+    # Few writers state it.
+    is_stated = tight.count(None) < len(tight)
+    is_loose = pc.or_(has_none, pc.equal(pa.array(tight, pa.bool_()).fill_null(True), False)) if is_stated else has_none
+    return ReadStatistics(_count(num_records), is_loose, columns)
 
 
 def _lines(texts: pa.StringArray) -> pa.Buffer | None:
@@ -152,7 +156,7 @@ def _typed_decoder(asked: tuple[tuple[str, Any], ...]) -> msgspec.json.Decoder[A
 
 
 def _column(rows: list[Any], member: str, column: AskedColumn) -> ReadColumn:
-    null_count = _count(pa.array(_values(rows, "null_count", member), pa.int64()))
+    null_count = _count(_integers(_values(rows, "null_count", member), pa.int64()))
     if column.reader is None:
         unknown = pa.nulls(len(rows), arrow_type(column.type))
         return ReadColumn(unknown, unknown, _none_bad(len(rows)), null_count)
@@ -169,10 +173,19 @@ def _values(rows: list[Any], part: str, member: str) -> list[Any]:
         return [None if each is None else value_of(each) for each in map(attrgetter(part), rows)]
 
 
+def _integers(values: list[Any], arrow: pa.DataType) -> pa.Array:
+    """Return the array of integers; without a null as an array of Python, which takes half of the time."""
+    try:
+        numbers = array("q", values)
+    except TypeError:  # a null
+        return pa.array(values, arrow)
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)]).cast(arrow)
+
+
 def _side(found: list[Any], column: AskedColumn, side: int) -> tuple[pa.Array, pa.BooleanArray]:
     """Return the bounds of one side, and whether each text is no bound."""
     if column.type in INTEGERS and not column.is_widened:
-        return pa.array(found, arrow_type(column.type)), _none_bad(len(found))
+        return _integers(found, arrow_type(column.type)), _none_bad(len(found))
     is_raw = column.json_type is msgspec.Raw
     texts = _raw_texts(found) if is_raw else pa.array(found, pa.string())
     if column.is_widened:

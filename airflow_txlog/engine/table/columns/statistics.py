@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.engine.log.columns import PackedBatch
 from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, ReadColumn, only_chunk, read_statistics
 from airflow_txlog.engine.table.columns.statistic_values import PYTHONS_SEPARATOR, bound_reader, defended
@@ -28,11 +27,10 @@ from airflow_txlog.errors import UnknownColumn
 from airflow_txlog.storage.limits import STATISTICS
 
 ColumnPath: TypeAlias = tuple[str, ...]
+_Members: TypeAlias = Mapping[ColumnPath, tuple[StructField, ...]]
 
 # Decoded statistics are dropped after this number of files, while they are still in the processor's cache.
 _FILES_AT_ONCE = 8_192
-# Arrow computes outside of Python's lock, under which texts are decoded: more threads would wait for each other.
-_PARTS_AT_ONCE = 2
 _ARRAYS = ("lower", "upper", "null_count", "num_records")
 
 
@@ -70,10 +68,6 @@ class ColumnBounds:
         """Return the bounds with every array changed, for other files or some of them."""
         return replace(self, **{name: change(getattr(self, name)) for name in _ARRAYS})
 
-    def copied(self, start: int, count: int) -> ColumnBounds:
-        """Return a copy of some files' bounds; a slice would keep all of them in memory."""
-        return self.map(lambda array: pa.concat_arrays([array.slice(start, count)]))
-
     @staticmethod
     def joined(parts: list[ColumnBounds]) -> ColumnBounds:
         """Return the bounds of one column over several batches of files, in their order."""
@@ -93,17 +87,20 @@ def bounds(
     trusted (see `bound_reader`); `null_count` for members of structs, which writers count differently. Partition
     columns have no statistics; see `partitions`. Raises UnknownColumn for a path that the schema lacks.
     """
-    members = {path: _members(schema, path) for path in column_paths}
-    # At least once, so that no files give empty arrays of the right types.
-    parts = [files.slice(start, files_at_once) for start in range(0, max(len(files), 1), files_at_once)]
-    if len(parts) == 1:
-        return _bounds(files, members)
-    with ThreadPoolExecutor(_PARTS_AT_ONCE, thread_name_prefix="txlog-statistics") as pool:
-        found = list(pool.map(_bounds, parts, repeat(members)))
+    return _in_parts(files, {path: _members(schema, path) for path in column_paths}, files_at_once)
+
+
+def _in_parts(
+    files: pa.Table, members: _Members, files_at_once: int = _FILES_AT_ONCE
+) -> dict[ColumnPath, ColumnBounds]:
+    # At least one part, so that no files give empty arrays of the right types. One after the other: texts are decoded
+    # under Python's lock, for which threads would only wait.
+    parts = range(0, max(len(files), 1), files_at_once)
+    found = [_bounds(files.slice(start, files_at_once), members) for start in parts]
     return {path: ColumnBounds.joined([each[path] for each in found]) for path in members}
 
 
-def _bounds(files: pa.Table, members: Mapping[ColumnPath, tuple[StructField, ...]]) -> dict[ColumnPath, ColumnBounds]:
+def _bounds(files: pa.Table, members: _Members) -> dict[ColumnPath, ColumnBounds]:
     asked = {path: _asked(each) for path, each in members.items()}
     texts = only_chunk(files.column("stats"))
     distinct = {column.keys: column for column in asked.values() if column.keys}
@@ -210,13 +207,14 @@ class KeptBounds:
             if missing:
                 unknown.setdefault(missing, []).append(index)
         for missing, indices in unknown.items():
-            files = pa.Table.from_batches([batches[index].full() for index in indices])
-            parsed = bounds(files, schema, [(name,) for name in missing])
-            start = 0
-            for index in indices:
-                count = batches[index].light.num_rows
-                found[index] |= {name: each.copied(start, count) for (name,), each in parsed.items()}
-                start += count
+            members: _Members = {(name,): _members(schema, (name,)) for name in missing}
+            # Without the lock: the next batch is unpacked while one is decoded.
+            unpacked = (batches[index].full() for index in indices)
+            if len(indices) > 1:
+                unpacked = ahead(unpacked)
+            for index, batch in zip(indices, unpacked, strict=True):
+                parsed = _in_parts(pa.Table.from_batches([batch]), members)
+                found[index] |= {name: parsed[name,] for name in missing}
             self._keep([(batches[index], found[index]) for index in indices], schema, names)
         return found
 
