@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import (
@@ -30,7 +30,17 @@ from airflow_txlog.locations import (
 from airflow_txlog.storage.base import FileInfo, Store
 from airflow_txlog.storage.limits import USUAL, Limits
 from airflow_txlog.storage.local import LocalStore
-from airflow_txlog.storage.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from airflow_txlog.storage.memory import MemoryStore
+else:
+
+    def __getattr__(name: str) -> object:
+        # Imported on first use: fsspec takes longer to import than all modules of this package.
+        if name != "MemoryStore":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module("airflow_txlog.storage.memory").MemoryStore
+
 
 __all__ = [
     "PLAIN",
@@ -58,6 +68,12 @@ def _open_local(uri: str, access: Access) -> Store:
     return LocalStore(path, access)
 
 
+def _open_memory(uri: str, access: Access) -> Store:
+    from airflow_txlog.storage.memory import MemoryStore
+
+    return MemoryStore(uri, access)
+
+
 def _open_remote(kind: str, uri: str, access: Access) -> Store:
     try:
         module = import_module(f"airflow_txlog.storage.{kind}")
@@ -74,7 +90,7 @@ def _open_remote(kind: str, uri: str, access: Access) -> Store:
 
 STORES: dict[str, Callable[[str, Access], Store]] = {
     LOCAL: _open_local,
-    "memory": MemoryStore,
+    "memory": _open_memory,
     **dict.fromkeys(("s3", "s3a", "s3n"), partial(_open_remote, "s3")),
     **dict.fromkeys(("gs", "gcs"), partial(_open_remote, "gcs")),
     **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb", "az"), partial(_open_remote, "azure")),
