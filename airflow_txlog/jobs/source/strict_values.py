@@ -196,9 +196,12 @@ class StrictColumns:
             # Of a column in a condition Spark infers that it is not NULL, and would leave out rows for that before
             # they are checked. It infers nothing through this function.
             return F.coalesce(text, text).alias(name, metadata=frame.schema[name].metadata)
-        text = text.cast("string")
+        given, text = text, text.cast("string")
         value = text.try_cast(field.dataType)
         is_kept = text.rlike(f"^(?:{_pattern(field)})$") & value.isNotNull()
+        if isinstance(frame.schema[name].dataType, VariantType):
+            # Spark has read it as a DOUBLE: it has an exponent, or more than 38 digits.
+            is_kept &= F.schema_of_variant(given) != "DOUBLE"
         refusal = F.raise_error(F.concat(F.lit(f"{mark_of(Misfit(column=name, kind=_shown(field)))} "), file))
         return F.when(text.isNull() | is_kept, value).otherwise(refusal).alias(name, metadata=field.metadata)
 

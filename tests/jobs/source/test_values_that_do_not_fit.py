@@ -251,7 +251,7 @@ def test_a_decimal_of_json_keeps_its_digits(tmp_path: Path, spark: SparkSession,
 @pytest.mark.spark
 @pytest.mark.parametrize("options", [{"encoding": "UTF-8"}, {"multiLine": "true"}], ids=str)
 def test_a_decimal_of_json_is_not_changed(tmp_path: Path, spark: SparkSession, options: dict[str, str]) -> None:
-    for number, value in enumerate(("12.505", '"12,50"')):
+    for number, value in enumerate(("12.505", '"12,50"', "1.2500000000000000000001e1")):
         (tmp_path / "a.json").write_text(f'{{"a": {value}}}\n')
         source = {"format": "json", "path": f"{tmp_path}/a.json", "schema": "a DECIMAL(12, 2)", "options": options}
         spec = job_spec(operation="write", table_uri=f"{tmp_path}/t{number}", arguments={"source": source})
