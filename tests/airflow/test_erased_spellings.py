@@ -123,6 +123,17 @@ def test_a_text_of_the_author_that_names_the_column_and_a_number_comes_into_no_r
     assert Table.open(lake / "users").latest_version() == 1
 
 
+def test_the_number_of_a_person_is_no_id_of_their_request(lake: Path) -> None:
+    make_table(lake / "users", pa.table({"number": [41, 42, 43]}))
+    given = {"subjects": None, "request_id": None, "tables": {"users": "number"}}
+    with pytest.raises(InvalidInput, match="number 2 of 2, contains a subject"):
+        erase(lake, **given, requests={"43": [41], "42": [42]})
+    assert Table.open(lake / "users").latest_version() == 1
+    # By chance.
+    done = erase(lake, **given, requests={"42": [41], "41": [42]})["requests"]
+    assert [each["complete"] for each in done.values()] == [True, True]
+
+
 def test_a_folder_of_reports_that_a_link_leads_into_the_table_is_refused(lake: Path) -> None:
     make_table(lake / "users", rows(SUBJECT, *OTHERS))
     (lake / "link").symlink_to(lake / "users")

@@ -66,8 +66,13 @@ class Requests:
         return cls(replace(next(iter(by_id.values())), values=whole), by_id)
 
     def check_shown(self, statements: Sequence[str]) -> None:
-        """Raise InvalidInput if the id of a request or a statement names a subject: the report shows these texts."""
-        found = [self.forms.in_text(each) for each in (*self.by_id, *statements)]
+        """Raise InvalidInput if the id of a request or a statement names a subject: the report shows these texts.
+
+        A number counts as an id only of its own request: other ids may have it by chance.
+        """
+        own = [each in forms.texts for each, forms in self.by_id.items()]
+        found = [*map(any, zip(map(self.forms.in_text, self.by_id), own, strict=True))]
+        found += map(self.forms.in_text, statements)
         if not any(found):
             return
         number, count = found.index(True), len(self.by_id)

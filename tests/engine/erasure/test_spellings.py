@@ -327,6 +327,13 @@ def test_a_key_with_a_quote_is_found_as_sql_spells_it(tmp_path: Path) -> None:
     assert {each.path for each in found if not each.passes} == {commit_name(1), "query.sql"}
 
 
+def test_a_key_with_a_quote_is_found_as_csv_spells_it(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", pa.schema([("id", pa.string())]))
+    forms = forms_of(table.snapshot(), '"jo canary"@example.org')
+    assert forms.in_text('7,"""jo canary""@example.org",monday')
+    assert not forms.in_text('7,"""jo canary"",@example.org",monday')
+
+
 def test_a_tiny_key_with_a_quote_is_found_as_sql_spells_it(tmp_path: Path) -> None:
     forms = forms_of(Table.create(tmp_path / "t", pa.schema([("id", pa.string())])).snapshot(), "O'N")
     for text, is_held in {

@@ -75,8 +75,9 @@ def in_sql(text: str) -> Iterator[str]:
 
 
 def escaped(text: str) -> Iterator[str]:
-    """Yield a text as JSON, URLs and SQL spell it."""
+    """Yield a text as JSON, URLs, SQL and CSV spell it."""
     yield from in_sql(text)
+    yield text.replace('"', '""')
     for is_ascii in (True, False):
         spelled = json.dumps(text, ensure_ascii=is_ascii)[1:-1]
         yield spelled
