@@ -23,6 +23,7 @@ from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.checkpointing import named_sidecars
 from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Requests
 from airflow_txlog.engine.erasure.forgotten_deletions import remembers_deletions
+from airflow_txlog.engine.erasure.marked_errors import errors_marked
 from airflow_txlog.engine.erasure.object_verdicts import Held, ObjectVerdict
 from airflow_txlog.engine.erasure.readable_versions import ended, readable_versions
 from airflow_txlog.engine.erasure.removal import Removal, Wait, remove_traces
@@ -102,6 +103,11 @@ class _Erasure:
             return context.result(
                 is_committed=False, version=snapshot.version, read_version=snapshot.version, metrics={"numSubjects": 0}
             )
+        with errors_marked(requests.forms):
+            return self._erase(snapshot, requests, lists)
+
+    def _erase(self, snapshot: Snapshot, requests: Requests, lists: Store | None) -> JobResult:
+        context = self._context
         self._readable = readable_versions(context.table)
         self._log_plan(snapshot, requests, self._readable)
         if lists is not None:

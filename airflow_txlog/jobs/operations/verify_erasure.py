@@ -26,6 +26,7 @@ from airflow_txlog.engine.erasure.attribution import Attribution, Holders, Reque
 from airflow_txlog.engine.erasure.described_files import DESCRIBED, UNKNOWN, is_gone
 from airflow_txlog.engine.erasure.described_files import described as described_in
 from airflow_txlog.engine.erasure.digests import DigestKey, digests_of
+from airflow_txlog.engine.erasure.marked_errors import errors_marked
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict, verify
 from airflow_txlog.engine.erasure.readable_versions import readable_versions
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, commit_name
@@ -77,7 +78,7 @@ def verify_erasure(context: JobContext) -> JobResult:
     read = (read_record(lists, name, context.spec.records_key, context.log) for name in described.records)
     records = [each for each in read if each is not None]
     requests = requests.also_named(names_in(records, requests.forms.paths))
-    with context.step("verify"):
+    with context.step("verify"), errors_marked(requests.forms):
         gone = _Described(snapshot, requests, lists, records) if described.records else None
         held = _verdicts(snapshot, requests, gone)
     keys = [DigestKey.of(text, "a key of the ledger") for text in context.spec.ledger_keys]
