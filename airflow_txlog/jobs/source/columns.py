@@ -30,6 +30,7 @@ from airflow_txlog.engine.table.schema.types import (
     Primitive,
     StructField,
     StructType,
+    walk_types,
 )
 from airflow_txlog.errors import InvalidJobSpec, TxlogError
 from airflow_txlog.jobs.context import JobContext
@@ -138,10 +139,12 @@ def columns_in_footers(found: SourceFiles, besides: Iterable[str] = ()) -> Sourc
     footers = [footer for footer in read if footer.path in files]
     reasons = [footer.why for footer in footers if footer.why is not None]
     own, apart = frozenset(name.lower() for name in besides), None
+    # A file with the very columns of the first one, known by the form of its footer, has no other types.
+    others = [footer for footer in footers if footer.columns is not first.columns]
     fields = []
     for column in first.columns:
         kind = column.type
-        for footer in footers if column.name.lower() not in own else ():
+        for footer in others if others and column.name.lower() not in own else ():
             other = footer.held(column.name)
             if other is None:
                 continue
@@ -274,7 +277,8 @@ def _footer_of(store: Store, path: str, size_bytes: int | None, forms: KnownForm
 
 def _why_only_here(footers: Sequence[SourceFooter], columns: StructType) -> str | None:
     for footer in footers:
-        for column in columns:
+        has_void = footer.columns is not None and any(kind is Primitive.VOID for kind in walk_types(footer.columns))
+        for column in columns if has_void or footer.in_nanoseconds else ():
             other = footer.held(column.name)
             if column.name.lower() in footer.in_nanoseconds:
                 return f"the file {footer.name} has column {column.name!r} in nanoseconds"

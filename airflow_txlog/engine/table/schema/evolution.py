@@ -36,7 +36,7 @@ _LONG_DIGITS, _OTHER_DIGITS = 20, 10
 def check_type_changes(schema: StructType, table: str) -> None:
     """Raise UnsupportedFeature for a change that the protocol does not list, CorruptTable for a malformed one."""
     for member in walk_fields(schema):
-        for change in _changes(member):
+        for change in _changes(member) if member.metadata else ():
             try:
                 before, after = type_from_json(change["fromType"]), type_from_json(change["toType"])
             except (KeyError, TypeError) as error:

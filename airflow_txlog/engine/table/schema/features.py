@@ -101,11 +101,17 @@ def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str
 
 def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
     """Raise UnsupportedFeature, naming the feature, if rows of this table could be read wrongly; or CorruptTable."""
+    _check_readable(protocol, metadata, schema, table, features_in_use(schema, metadata.configuration))
+
+
+def _check_readable(
+    protocol: Protocol, metadata: Metadata, schema: StructType, table: str, active: frozenset[str]
+) -> None:
+    """Check as `check_readable` does; `active` are the features in use."""
     if protocol.min_reader_version > MAX_READER_VERSION:
         raise _refusal(table, f"reader version {protocol.min_reader_version}", "read")
     if metadata.format.provider.lower() != "parquet":
         raise _refusal(table, f"data format {metadata.format.provider}", "read")
-    active = features_in_use(schema, metadata.configuration)
     # A field or property that switches a reader feature on binds even if the protocol does not list it.
     for name in sorted(reader_features(protocol) | (active & _READ_ACTIVE)):
         if name in READABLE:
@@ -122,10 +128,10 @@ def check_readable(protocol: Protocol, metadata: Metadata, schema: StructType, t
 
 def check_writable(protocol: Protocol, metadata: Metadata, schema: StructType, table: str) -> None:
     """Raise UnsupportedFeature, naming the feature, if our commits could break a rule; not of data files."""
-    check_readable(protocol, metadata, schema, table)
+    active = features_in_use(schema, metadata.configuration)
+    _check_readable(protocol, metadata, schema, table, active)
     if protocol.min_writer_version > MAX_WRITER_VERSION:
         raise _refusal(table, f"writer version {protocol.min_writer_version}", "write")
-    active = features_in_use(schema, metadata.configuration)
     for name in sorted(writer_features(protocol) | active):
         if name in WRITABLE or (name in WRITABLE_WHILE_UNUSED and name not in active):
             continue
@@ -192,7 +198,9 @@ def check_rows_have_place(schema: StructType, partition_columns: Iterable[str], 
     """Raise UnsupportedFeature for a column that files cannot hold: with void alone inside, its nulls are lost."""
     partitions = {name.lower() for name in partition_columns}
     in_files = [field for field in schema if field.name.lower() not in partitions]
-    found = next((path for field in in_files if (path := _without_place(field.type, field.name))), None)
+    # A primitive type has nothing inside.
+    nested = [field for field in in_files if not isinstance(field.type, Primitive)]
+    found = next((path for field in nested if (path := _without_place(field.type, field.name))), None)
     if found is None and in_files and all(field.type is Primitive.VOID for field in in_files):
         found = in_files[0].name
     if found is not None:

@@ -139,10 +139,13 @@ def with_marks(metadata: Metadata, marks: Mapping[str, int]) -> Metadata:
 def without_marks(node: object) -> object:
     """Return a decoded schema without the marks of identity columns, which move with every value handed out."""
     if isinstance(node, dict):
-        return {name: without_marks(value) for name, value in node.items() if name != MARK_KEY}
-    if isinstance(node, list):
-        return [without_marks(value) for value in node]
-    return node
+        # Most values have nothing inside.
+        return {
+            name: without_marks(value) if isinstance(value, dict | list) else value
+            for name, value in node.items()
+            if name != MARK_KEY
+        }
+    return [without_marks(value) for value in node] if isinstance(node, list) else node
 
 
 def moves_marks_only(before: Metadata, after: Metadata) -> bool:

@@ -134,7 +134,8 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
 def may_break_rules(metadata: Metadata, schema: StructType) -> bool:
     """Return whether a new row can break some rule of the table, even one that this engine refuses by name."""
     return any(name.startswith(CONSTRAINT_PREFIX) for name in metadata.configuration) or any(
-        is_identity(member) or not member.metadata.keys().isdisjoint(RULE_KEYS) for member in walk_fields(schema)
+        member.metadata and (is_identity(member) or not member.metadata.keys().isdisjoint(RULE_KEYS))
+        for member in walk_fields(schema)
     )
 
 

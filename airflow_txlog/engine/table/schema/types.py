@@ -7,6 +7,7 @@ struct differ in more than case and a decimal has at most 38 digits. Source: pro
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -215,10 +216,17 @@ def parts_of(data_type: DataType) -> list[tuple[str, DataType]]:
 def bare_columns(schema: StructType) -> StructType:
     """Return the columns, all members nullable and without metadata but collations, which are part of Spark's types."""
 
-    def kept(member: StructField) -> dict[str, Any]:
-        return {_COLLATIONS_KEY: member.metadata[_COLLATIONS_KEY]} if member.is_collated else {}
+    def bare(member: StructField) -> StructField:
+        kept = {_COLLATIONS_KEY: member.metadata[_COLLATIONS_KEY]} if member.is_collated else {}
+        return StructField(member.name, bare_type(member.type), metadata=kept)
 
-    return StructType(tuple(StructField(each.name, bare_type(each.type), metadata=kept(each)) for each in schema))
+    # Most columns are bare.
+    found = [each if _is_bare(each) else bare(each) for each in schema.fields]
+    return schema if all(map(operator.is_, found, schema.fields)) else StructType(tuple(found))
+
+
+def _is_bare(member: StructField) -> bool:
+    return member.nullable and not member.metadata and isinstance(member.type, Primitive | DecimalType)
 
 
 def bare_type(data_type: DataType) -> DataType:
