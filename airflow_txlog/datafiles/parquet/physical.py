@@ -80,6 +80,8 @@ def file_suffix(codec: str | dict[str, str]) -> str:
 
 def inner_fields(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields directly inside a type: a struct's members, a map's key and value, a list's element."""
+    if not kind.num_fields:
+        return []
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
@@ -91,6 +93,8 @@ def rebuilt(
     inner: Callable[[pa.DataType], pa.DataType],
 ) -> pa.DataType:
     """Return the type with a struct's fields replaced by `members`, and types in a map or list by `inner`."""
+    if not kind.num_fields:
+        return kind
     if pa.types.is_struct(kind):
         return pa.struct(members(kind))
     if pa.types.is_map(kind):
@@ -125,10 +129,12 @@ class FileFields:
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self._fields = list(fields)
-        names = [str(field.name) for field in self._fields]
         # Of equal names the first one counts, as everywhere.
-        self._names = {name: index for index, name in reversed(list(enumerate(names)))}
-        self._lowered = {name.lower(): index for index, name in reversed(list(enumerate(names)))}
+        self._names = {str(field.name): index for index, field in reversed(list(enumerate(self._fields)))}
+
+    @cached_property
+    def _lowered(self) -> dict[str, int]:
+        return {str(field.name).lower(): index for index, field in reversed(list(enumerate(self._fields)))}
 
     @cached_property
     def _ids(self) -> dict[bytes | None, int]:
@@ -136,13 +142,16 @@ class FileFields:
 
     def find(self, wanted: pa.Field) -> int | None:
         """Return the index of the table's field `wanted`, or None if the file lacks it."""
+        if wanted.metadata is None:
+            return self.find_name(wanted.name)
         if is_found_by_id(wanted):
             return self._ids.get(wanted.metadata[FIELD_ID_KEY])
         return self.find_name(physical_name(wanted))
 
     def find_name(self, wanted: str) -> int | None:
         """Return the index of the name in this spelling, else in any case; None if there is none."""
-        return self._names.get(wanted, self._lowered.get(wanted.lower()))
+        found = self._names.get(wanted)
+        return self._lowered.get(wanted.lower()) if found is None else found
 
 
 def is_as_held(field: pa.Field, held: pa.Field) -> bool:
