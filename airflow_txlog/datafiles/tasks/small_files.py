@@ -272,7 +272,7 @@ class _Rows:
                 parquet = pq.ParquetFile(pa.BufferReader(found.data), **ARROW_OPTIONS)
                 table = parquet.read(columns=found.facts, use_threads=False)
                 # The footer may understate the bytes. Texts of two gigabytes would make a second batch.
-                size_bytes = table.nbytes
+                size_bytes = table.get_total_buffer_size()
                 if table.num_rows == found.footer.num_rows and size_bytes <= BATCH_BYTES:
                     count_rows(read=found.footer.num_rows)
                     return table, size_bytes
