@@ -60,3 +60,15 @@ def test_arrow_takes_less_memory_and_what_wants_pandas_gets_it() -> None:
 
 def test_a_choice_of_the_users_stands() -> None:
     assert found_in_a_process("", ARROW_DEFAULT_MEMORY_POOL="system")["pool"] == "system"
+
+
+def test_arrow_starts_no_thread_of_numpys_and_leaves_the_environment_as_it_was() -> None:
+    code = """
+import os
+from pathlib import Path
+names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+found = {"is set": "OPENBLAS_NUM_THREADS" in os.environ, "threads": [n for n in names if not n.startswith("jemalloc")]}
+"""
+    found = found_in_a_process(code)
+    assert found["is set"] is ("OPENBLAS_NUM_THREADS" in os.environ)
+    assert len(found["threads"]) == 1

@@ -33,6 +33,7 @@ from airflow_txlog.jobs.spark.launch import (
     jars_in_place,
     start_jvm,
 )
+from airflow_txlog.process.arrow_memory import BLAS_THREADS
 from airflow_txlog.process.private_folder import temporary_folder
 from airflow_txlog.storage.local_files import stat_linked
 
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 _JVM = "spark.driver.extraJavaOptions"
 _JVM_DEFAULTS = "spark.driver.defaultJavaOptions"
-_WORKERS_POOL = "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL"
+_OF_WORKERS = "spark.executorEnv."
+_WORKERS_POOL = f"{_OF_WORKERS}ARROW_DEFAULT_MEMORY_POOL"
 
 # Settings that decide how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by
 # default; a condition that the two read differently could prune a file with a matching row.
@@ -237,6 +239,7 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     folder = temporary_folder()
     # Not at a name that another user of the machine could take first.
     defaults = {**LOCAL_DEFAULTS, "spark.sql.warehouse.dir": os.path.join(folder, "warehouse")}
+    defaults[f"{_OF_WORKERS}{BLAS_THREADS}"] = os.environ.get(BLAS_THREADS) or "1"
     if "jemalloc" in pa.supported_memory_backends():
         # As in a job's own process: it asks the kernel less often for pages, which the kernel clears.
         defaults[_WORKERS_POOL] = os.environ.get("ARROW_DEFAULT_MEMORY_POOL") or "jemalloc"
