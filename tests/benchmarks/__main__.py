@@ -68,6 +68,7 @@ CASES = (
     "ten-million",
     "plan",
     "task",
+    "task-eight",
     "operations",
     "parse",
     "names",
@@ -209,6 +210,10 @@ class Bench:
             from tests.benchmarks.task_cases import measure_task
 
             return measure_task(self.folder, rounds=self.rounds)
+        if case == "task-eight":
+            from tests.benchmarks.task_cases import measure_eight
+
+            return measure_eight(self.folder, rounds=self.rounds)
         if case == "operations":
             from tests.benchmarks.task_cases import measure_operations
 

@@ -11,7 +11,6 @@ import sys
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.runners import make_runner
 from airflow_txlog.runners.base import Cluster, ConnectServer, SparkSubmit
-from airflow_txlog.storage.limits import SMALL_JOB
 
 # The environment's names of a Connect server's address and of a cluster's master.
 URL, MASTER = "TASK_CASE_URL", "TASK_CASE_MASTER"
@@ -29,6 +28,9 @@ def main(runner: str) -> None:
         here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         spec = spec.replace(spark_conf=here, unrestricted=("query", "spark_conf"))
     if runner == "child-spark":
+        # An operator imports no pyarrow.
+        from airflow_txlog.storage.limits import SMALL_JOB
+
         os.environ[SMALL_JOB.setting] = "1"
     result = make_runner(runner.removesuffix("-spark"), cluster).run(
         spec, log=lambda line: print(line, file=sys.stderr)

@@ -6,7 +6,8 @@ spark` is the child process that is made to. `merge` is the demo's: an airline's
 365 partitions. `rewrite` is a DELETE of one customer in a thousand from the four million rows of `make bench
 CASES=delete`: what the Python tasks take over Connect beside a classic session, in `job_s`, which is the job without
 its Spark's start. `first_s` is the first task of a runner. `at-once` is so many one-row DELETEs of different tables
-that start together: the seconds until the last has ended, and the sum of what each held at most. Memory is the most
+that start together: the seconds until the last has ended, and the sum of what each held at most. `task-eight` is eight
+of them on `child` alone, with the sum of their CPU seconds. Memory is the most
 that the processes of the task held at one look, in all; a server that other tasks share is apart (`server_mb`), and so
 are the executors of a cluster.
 
@@ -16,9 +17,11 @@ are the executors of a cluster.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -61,6 +64,8 @@ OPERATIONS = ("append", "merge", "update", "delete", "optimize", "checkpoint")
 AT_ONCE = {"delete": ("child", "warm"), "keys": ("child",)}
 TASKS_AT_ONCE = (1, 4, 8)
 _LOOK_S = 0.1
+# Source: Linux, prctl(2).
+_PR_SET_CHILD_SUBREAPER = 36
 _FILES, _ROWS = 3, 1_000
 _APPENDED = 10_000
 
@@ -78,6 +83,14 @@ def measure_operations(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
     with _server(folder) as server:
         measured = (_measure("operations", work, ("child", "warm"), folder, rounds, server) for work in OPERATIONS)
         return [line for lines in measured for line in lines]
+
+
+def measure_eight(folder: Path, *, rounds: int) -> list[dict[str, Any]]:
+    """The line of eight one-row DELETEs at once, each with a Spark of its own, with their CPU seconds."""
+    with _archives(folder):
+        # A JVM that its parent does not await becomes a child of this process, so that its time counts.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        return list(_measure_at_once("delete", folder, rounds, runners=("child",), counts=(8,)))
 
 
 def _measure(
@@ -119,13 +132,22 @@ def _measure(
         shutil.rmtree(f"{table.uri.removeprefix('file://')}-input", ignore_errors=True)
 
 
-def _measure_at_once(work: str, folder: Path, rounds: int, server: Any) -> Iterator[dict[str, Any]]:
-    tables = [_table(folder / f"{work}-at-once-{number}") for number in range(max(TASKS_AT_ONCE))]
+def _measure_at_once(
+    work: str,
+    folder: Path,
+    rounds: int,
+    server: Any = None,
+    *,
+    runners: Sequence[str] = (),
+    counts: Sequence[int] = TASKS_AT_ONCE,
+) -> Iterator[dict[str, Any]]:
+    tables = [_table(folder / f"{work}-at-once-{number}") for number in range(max(counts))]
     asked = 0
-    for runner in AT_ONCE[work]:
-        for num_tasks in TASKS_AT_ONCE:
-            walls, peaks = [], []
+    for runner in runners or AT_ONCE[work]:
+        for num_tasks in counts:
+            walls, peaks, cpu = [], [], []
             for _ in range(rounds):
+                used = _cpu_of_ended()
                 specs = [_spec(work, table, asked) for table in tables[:num_tasks]]
                 asked += 1
                 began = time.perf_counter()
@@ -133,6 +155,7 @@ def _measure_at_once(work: str, folder: Path, rounds: int, server: Any) -> Itera
                     found = list(pool.map(lambda spec, runner=runner: _run(runner, spec), specs))
                 walls.append(time.perf_counter() - began)
                 peaks.append(sum(peak for _, peak, _ in found))
+                cpu.append(_cpu_of_ended(awaits_orphans=not server) - used)
                 print(f"  task: {num_tasks} x {work}, {runner}: {walls[-1]:.3g} s", file=sys.stderr, flush=True)
             yield {
                 "case": f"task-{work}-at-once",
@@ -140,6 +163,7 @@ def _measure_at_once(work: str, folder: Path, rounds: int, server: Any) -> Itera
                 "tasks": num_tasks,
                 "wall_s": round(statistics.median(walls), 3),
                 "peak_mb": max(peaks),
+                **({} if server else {"cpu_s": round(statistics.median(cpu), 2)}),
                 **({"server_mb": server()} if runner == "warm" else {}),
                 "rounds": rounds,
             }
@@ -148,14 +172,38 @@ def _measure_at_once(work: str, folder: Path, rounds: int, server: Any) -> Itera
         shutil.rmtree(table.uri.removeprefix("file://"))
 
 
+def _cpu_of_ended(*, awaits_orphans: bool = False) -> float:
+    """Return the CPU seconds of the children that have ended; of orphans once they have."""
+    while awaits_orphans:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@contextlib.contextmanager
+def _archives(folder: Path) -> Iterator[None]:
+    """The archive of Spark's classes, made before anything is measured, as on a machine that has run a task before."""
+    os.environ[ARCHIVES] = str(folder / "classes")
+    try:
+        subprocess.run([sys.executable, "-m", "airflow_txlog.jobs.archive_main"], cwd=ROOT, check=True)
+        yield
+    finally:
+        del os.environ[ARCHIVES]
+
+
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[Any]:
     """A folder of servers of this run's own; for `connect` the server that `warm` has started. Gives its megabytes."""
+    with _archives(folder):
+        yield from _started(folder)
+
+
+def _started(folder: Path) -> Iterator[Any]:
     from airflow_txlog.runners.warm.server import lease_session, stop_all
 
-    # Made before anything is measured, as on a machine that has run a task before.
-    os.environ[ARCHIVES] = str(folder / "classes")
-    subprocess.run([sys.executable, "-m", "airflow_txlog.jobs.archive_main"], cwd=ROOT, check=True)
     os.environ["TXLOG_WARM_FOLDER"] = str(folder / f"warm-{os.getpid()}")
     # It waits while others are measured.
     os.environ["TXLOG_WARM_IDLE_S"] = "86400"
@@ -168,7 +216,7 @@ def _server(folder: Path) -> Iterator[Any]:
         yield lambda: psutil.Process(lease.server.java.pid).memory_info().rss // 1_000_000
     finally:
         stop_all()
-        del os.environ["TXLOG_WARM_FOLDER"], os.environ[URL], os.environ[ARCHIVES]
+        del os.environ["TXLOG_WARM_FOLDER"], os.environ[URL]
 
 
 def _table(folder: Path) -> Table:
