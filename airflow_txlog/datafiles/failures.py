@@ -157,7 +157,7 @@ class Misfit:
     `quote`: "doubled" if a value in quotes holds a doubled quote, and the escape is Spark's default; "unclear" if
     Spark's values do not show whether one does; "open" if a line ends inside of quotes. `separator`: the character that
     cuts the line into the right number of values, or the value of the only column into several. `is_replaced`: a text
-    holds U+FFFD, with which Spark replaces bytes that are not UTF-8.
+    holds U+FFFD, with which Spark replaces bytes that are not UTF-8. `is_folder`: the value is in the name of a folder.
     """
 
     column: str | None = None
@@ -166,6 +166,7 @@ class Misfit:
     separator: str | None = None
     is_replaced: bool = False
     has_blanks: bool = False
+    is_folder: bool = False
 
 
 def separator_of(line: str, given: str, count: int | None = None) -> str | None:
@@ -240,6 +241,9 @@ def _misread_text(misfit: Misfit) -> tuple[str, str]:
 
 def _unfit_value(misfit: Misfit, line: int | None) -> tuple[str, str]:
     """Return what is wrong, and the advice."""
+    if misfit.is_folder:
+        what = f"a folder for column {misfit.column!r} whose name has no {misfit.kind}"
+        return what, "Rename the folder, or give the column the type STRING and convert it in a query."
     advice = "Correct the file, or give the column the type STRING and convert it in a query."
     if misfit.separator is not None:
         # A text would be the whole line.

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_txlog.datafiles.failures import Misfit
 from airflow_txlog.datafiles.tasks.rows_without_log import LINE_SCHEMA, LinesScan, OrcScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.datafiles.text_lines import ENCODINGS, OTHER_CODECS, TextFormat, encoding_named
@@ -57,7 +58,8 @@ from airflow_txlog.jobs.source.listing import (
     refused,
 )
 from airflow_txlog.jobs.source.partition_folders import Values
-from airflow_txlog.jobs.source.strict_values import given_columns, strict_columns, strict_options
+from airflow_txlog.jobs.source.strict_values import given_columns, own_options, strict_columns
+from airflow_txlog.jobs.spark.causes import mark_of
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 
@@ -113,7 +115,12 @@ def _marked(schema: pa.Schema, padded: Mapping[str, int]) -> pa.Schema:
 
 
 def _as_partition(text: Column, field: StructField) -> Column:
-    return (F.lit(None) if isinstance(field.dataType, NullType) else text.cast(field.dataType)).alias(field.name)
+    """Return a folder's text as its column. Without the check, Spark would cast it by a setting of its session."""
+    if isinstance(field.dataType, NullType | StringType):
+        return (F.lit(None) if isinstance(field.dataType, NullType) else text.cast(field.dataType)).alias(field.name)
+    value, kind = text.try_cast(field.dataType), field.dataType.simpleString().upper()
+    refusal = F.raise_error(F.lit(f"{mark_of(Misfit(column=field.name, kind=kind, is_folder=True))} "))
+    return F.when(text.isNull() | value.isNotNull(), value).otherwise(refusal).alias(field.name)
 
 
 def _nullable(text: str | None) -> Column:
@@ -249,7 +256,7 @@ class _Read:
     def _reader(self, **more: str) -> DataFrameReader:
         left_out = LOOKUP_OPTIONS | {"encoding", "charset", "multiline", "enforceschema", *WITHOUT_EFFECT, *more}
         own = {name: value for name, value in self._options.items() if name not in left_out}
-        own |= strict_options(self._view)
+        own |= own_options(self._view)
         return self._context.spark.read.options(**own, **(more if self._view.format == "csv" else {}))
 
     def _parsed(self, reader: DataFrameReader, lines: DataFrame) -> DataFrame:

@@ -30,9 +30,10 @@ from pyspark.sql.types import (
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.datafiles.failures import Misfit, row_does_not_fit
 from airflow_txlog.datafiles.text_lines import encoding_named, exact_date, exact_decimal
+from airflow_txlog.engine.table.schema.ddl import column_names
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.jobs.source.headers import checked_quote, given_encoding, given_separator
-from airflow_txlog.jobs.source.listing import is_strict, is_true, options_of
+from airflow_txlog.jobs.source.listing import CORRUPT_RECORD, is_strict, is_true, options_of
 from airflow_txlog.jobs.spark.causes import mark_of
 from airflow_txlog.jobs.sql.gate import quoted
 
@@ -54,18 +55,24 @@ def text_options(view: FileView) -> dict[str, str]:
     Spark counts the values of a row of CSV only if it reads all columns, also those that a query leaves out.
     """
     pruning = {"columnPruning": "false"} if view.format == "csv" and is_strict(view) else {}
-    return {**view.options, **strict_options(view), **pruning}
+    return {**view.options, **own_options(view), **pruning}
 
 
-def strict_options(view: FileView) -> dict[str, str]:
-    """Return the options with which Spark's reader refuses values that do not fit, and drops no character."""
-    if not is_strict(view):
-        return {}
+def own_options(view: FileView) -> dict[str, str]:
+    """Return the options with which Spark's reader refuses values that do not fit, and drops no character.
+
+    They also name the column for rows that it cannot read: a setting of the session may name another.
+    """
     options = options_of(view)
+    has_corrupt = view.format in ("csv", "json") and CORRUPT_RECORD in column_names(view.schema or "")
+    named = "columnnameofcorruptrecord"
+    corrupt = {named: CORRUPT_RECORD} if has_corrupt and named not in options else {}
+    if not is_strict(view):
+        return corrupt
     is_doubled = view.format == "csv" and options.get("escape") == options.get("quote", '"')
     # Spark would drop each NUL in quotes: it is the escape of a doubled quote that Spark has without this option.
     is_dropped = is_doubled and "chartoescapequoteescaping" not in options
-    return {"mode": "FAILFAST", **({"charToEscapeQuoteEscaping": _BETWEEN} if is_dropped else {})}
+    return {"mode": "FAILFAST", **corrupt, **({"charToEscapeQuoteEscaping": _BETWEEN} if is_dropped else {})}
 
 
 def check_shows_quotes(view: FileView, argument: str) -> None:

@@ -51,6 +51,7 @@ MEANING = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
     "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "false",
@@ -67,6 +68,8 @@ _JOB_SETTINGS = {
     **MEANING,
     **_SUBSTITUTION,
     "spark.sql.csv.filterPushdown.enabled": "false",
+    # Without its class, an error that our own expressions raise would be one of Spark.
+    "spark.sql.legacy.raiseErrorWithoutErrorClass": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     # A join whose small side is sent to every task keeps the order of the rows of the other.

@@ -24,7 +24,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.listing import files_in_store
 from airflow_txlog.jobs.source.stores import read_files
 from airflow_txlog.jobs.spark.errors import collect, translate
-from airflow_txlog.jobs.spark.session import job_settings
+from airflow_txlog.jobs.spark.session import job_settings, session_settings
 from airflow_txlog.jobs.spark.shipping import ship
 from airflow_txlog.storage import PLAIN, Access
 from tests.helpers import s3
@@ -366,6 +366,18 @@ def test_the_given_schema_types_the_columns_of_folders(readers: Readers) -> None
 
 
 # --- Parquet and ORC ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["x", "12.7"])
+def test_a_folder_s_name_of_another_type_is_an_error_whatever_the_session_s_casts(readers: Readers, value: str) -> None:
+    readers.put({f"csv/k={value}/f": b"1\n", f"parquet/k={value}/f": parquet(pa.table({"n": [1]}))})
+    with session_settings(readers.spark, {"spark.sql.ansi.enabled": "false"}):
+        for format in ("csv", "parquet"):
+            frame = readers.ours(format, format, {}, "n BIGINT, k INT")
+            with pytest.raises(InvalidInput, match="a folder for column 'k' whose name has no INT") as caught:
+                collect(frame, "read")
+            assert value not in str(caught.value)
+
 
 ROWS = pa.table(
     {

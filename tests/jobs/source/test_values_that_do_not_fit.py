@@ -17,6 +17,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source.frames import build_source
+from airflow_txlog.jobs.spark.session import session_settings
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.storage import PLAIN
 from tests.helpers.jobs import begin_job, committed, error_of
@@ -196,6 +197,26 @@ def test_an_option_for_it_keeps_the_meaning_that_spark_gives(tmp_path: Path, spa
     committed(load(tmp_path, spark, comma, sep=";", locale="de-DE", dateFormat="dd.MM.yyyy"))
     [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
     assert (str(row["amount"]), str(row["day"])) == ("12.50", "2026-11-27")
+
+
+@pytest.mark.spark
+def test_settings_of_the_session_hide_no_value_that_does_not_fit(tmp_path: Path, spark: SparkSession) -> None:
+    settings = {
+        "spark.sql.columnNameOfCorruptRecord": "bad",
+        "spark.sql.legacy.raiseErrorWithoutErrorClass": "true",
+        "spark.sql.parser.quotedRegexColumnNames": "true",
+    }
+    with session_settings(spark, settings):
+        error = error_of(load(tmp_path, spark, HEADER + "1,2026-11-27,12.505,1.5,true\n"))
+        assert error["type"] == "InvalidInput"
+        assert "column 'amount'" in error["message"]
+        for format, line in (("csv", "x"), ("json", '{"id": "x"}')):
+            (tmp_path / f"a.{format}").write_text(f"{line}\n")
+            schema = "id INT, _corrupt_record STRING"
+            source = {"format": format, "path": f"{tmp_path}/a.{format}", "schema": schema}
+            spec = job_spec(operation="write", table_uri=f"{tmp_path}/{format}", arguments={"source": source})
+            committed(run_job(spec, spark))
+            assert Table.open(f"{tmp_path}/{format}").to_arrow().to_pylist() == [{"id": None, "_corrupt_record": line}]
 
 
 @pytest.mark.spark
