@@ -220,6 +220,17 @@ class Store(ABC):
         """Return every directory under the root that this user may read, deepest first; [] if the store has none."""
         return []
 
+    def folder_markers(self) -> builtins.list[str]:
+        """Return the folders that empty objects of their names stand for, as Hadoop and consoles leave them.
+
+        A store with directories has none.
+        """
+        return []
+
+    def delete_folder_marker(self, path: str) -> None:
+        """Delete the empty object that stands for a folder. What is in the folder stays."""
+        inner_parts(path)
+
     def abort_unfinished(self, before_ms: int, others: tuple[str, ...] = ()) -> int:
         """Drop unfinished multipart uploads that began before this time. Return their number.
 

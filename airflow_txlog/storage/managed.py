@@ -26,7 +26,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -395,6 +394,12 @@ class ManagedStore(Store):
     def list_directories(self) -> builtins.list[str]:
         return self._inner.list_directories()
 
+    def folder_markers(self) -> builtins.list[str]:
+        return self._inner.folder_markers()
+
+    def delete_folder_marker(self, path: str) -> None:
+        self._inner.delete_folder_marker(path)
+
     def abort_unfinished(self, before_ms: int, others: tuple[str, ...] = ()) -> int:
         return self._inner.abort_unfinished(before_ms, others)
 
@@ -434,8 +439,7 @@ class NewManagedStore(ManagedStore):
 
 def _timestamp_ms(data: bytes, path: str) -> int:
     """Return the in-commit timestamp of a commit's bytes. Raises CatalogRefused without one."""
-    first: Any = json.loads(data.partition(b"\n")[0])
-    found = first.get("commitInfo", {}).get("inCommitTimestamp")
+    found = json.loads(data.partition(b"\n")[0]).get("commitInfo", {}).get("inCommitTimestamp")
     if isinstance(found, int) and found > 0:
         return found
     raise CatalogRefused(

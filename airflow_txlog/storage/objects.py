@@ -132,6 +132,15 @@ class ObjectStore(Store):
         found = (each for page in pages for each in page.objects if each.size_bytes)
         return (each.path[len(self._prefix) :] for each in found if not any(self._infos([each])))
 
+    def folder_markers(self) -> builtins.list[str]:
+        pages = self._pages(self._prefix, start_from=None, is_deep=True)
+        empty = (each for page in pages for each in page.objects if not each.size_bytes and each.path.endswith("/"))
+        return [info.path for info in self._infos(replace(each, path=each.path[:-1]) for each in empty)]
+
+    def delete_folder_marker(self, path: str) -> None:
+        for error in self._repeated(lambda: self._bucket.delete([f"{self._key(path)}/"])).values():
+            raise error
+
     def stat(self, path: str) -> FileInfo | None:
         bucket, key = self._to_read(path)
         found = self._repeated(lambda: bucket.head(key))

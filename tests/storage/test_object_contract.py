@@ -67,6 +67,17 @@ def test_keys_that_are_no_path_are_named_apart(object_store: Store) -> None:
     assert sorted(object_store.odd_keys()) == ["a/", "a//b"]
 
 
+def test_an_empty_object_that_stands_for_a_folder_is_no_file_and_goes_alone(object_store: Store) -> None:
+    assert isinstance(object_store, ObjectStore)
+    for path, content in (("a/", b"x"), ("a b/c/", b""), ("a b/c/d", b""), ("e", b"")):
+        object_store._bucket.put(object_store._prefix + path, content, if_absent=False)
+    assert names(object_store) == ["a b/c/d", "e"]
+    assert object_store.folder_markers() == ["a b/c"]
+    object_store.delete_folder_marker("a b/c")
+    assert object_store.folder_markers() == []
+    assert names(object_store) == ["a b/c/d", "e"]
+
+
 def test_what_a_killed_writer_leaves_has_a_name_that_vacuum_sweeps(unproven: Store) -> None:
     outputs = [unproven.open_output("_delta_log/00000000000000000000.json"), unproven.open_new("day=1/x.parquet")]
     in_log, beside_data = names(unproven)

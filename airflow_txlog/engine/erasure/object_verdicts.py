@@ -138,7 +138,7 @@ def _without_content(
 
 def _in_empty_folders(store: Store, forms: Forms, note: Note, files: Sequence[str]) -> Iterator[ObjectVerdict]:
     """Yield a verdict on each folder whose name holds a value, and which has no file that shows it."""
-    named = [path for path in store.list_directories() if forms.in_path(path)]
+    named = [path for path in (*store.list_directories(), *store.folder_markers()) if forms.in_path(path)]
     if named:
         above = {str(folder) for path in files for folder in PurePosixPath(path).parents}
         for path in named:

@@ -243,9 +243,14 @@ class _Removing:
             deleted, size = done.deleted_files, done.size_bytes
         # The folders of partitions by other columns have values of the rows in their names.
         emptied = {str(folder) for info in self._held for folder in PurePosixPath(info.path).parents}
-        for folder in sorted(self._store.list_directories(), reverse=True):
-            if not folder.startswith(_LOG) and (folder in emptied or self._forms.in_path(folder)):
-                self._store.delete_empty_directory(folder)
+
+        def may_go(folder: str) -> bool:
+            return not folder.startswith(_LOG) and (folder in emptied or self._forms.in_path(folder))
+
+        for folder in filter(may_go, sorted(self._store.list_directories(), reverse=True)):
+            self._store.delete_empty_directory(folder)
+        for folder in filter(may_go, self._store.folder_markers()):
+            self._store.delete_folder_marker(folder)
         return deleted, size
 
     def _drop_uploads(self) -> None:

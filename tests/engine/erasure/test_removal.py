@@ -123,6 +123,20 @@ def test_a_table_that_is_partitioned_by_the_key_has_no_such_folder_and_no_tombst
     assert table.to_arrow().num_rows == 6
 
 
+def test_empty_objects_that_stand_for_the_folders_of_a_subject_are_found_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markers = [f"email={SUBJECT}", "email=bob", "_delta_log"]
+    monkeypatch.setattr(LocalStore, "folder_markers", lambda _: list(markers))
+    monkeypatch.setattr(LocalStore, "delete_folder_marker", lambda _, path: markers.remove(path))
+    table = make_table(tmp_path / "t", rows(*OTHERS))
+    left = [verdict for verdict in table.find_traces("email", [SUBJECT]) if not verdict.passes]
+    assert [(verdict.path, verdict.verdict) for verdict in left] == [("(a subject)", "found")]
+    erase(table)
+    assert markers == ["email=bob", "_delta_log"]
+    assert is_gone(table)
+
+
 def test_what_a_writer_may_still_need_waits_and_is_named_without_the_value(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", SCHEMA, ["email"])
     append(table, rows(SUBJECT, *OTHERS))

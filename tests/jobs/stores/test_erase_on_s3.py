@@ -10,6 +10,7 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.storage import PLAIN, open_folder, open_store
+from airflow_txlog.storage.objects import ObjectStore
 from tests.helpers import s3
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append
@@ -29,11 +30,16 @@ def test_a_subject_leaves_the_objects_of_a_bucket_and_their_names() -> None:
         table = Table.create(s3.new_folder(), schema, partition_by, properties, storage_options=s3.options())
         for number in range(3):
             append(table, pa.table({"email": [SUBJECT, "bob@example.org"], "n": [number, number]}, schema=schema))
+        store = table.store
+        assert isinstance(store, ObjectStore)
+        # Spark leaves it when it deletes the last file of a folder.
+        store._bucket.put(f"{store._prefix}email={SUBJECT}/", b"", if_absent=False)
         keys = {"column": "email", "values": [SUBJECT]}
         options = s3.plain_options()
         done = committed(run(None, "erase", table, subjects=keys, writer_hours=0, storage_options=options))
         assert done.metrics["numDeletedRows"] == 3
         assert [each for each in table.find_traces("email", [SUBJECT]) if not each.passes] == []
+        assert store.folder_markers() == []
         assert table.to_arrow().num_rows == 3
         assert (
             run(None, "erase", table, subjects=keys, writer_hours=0, storage_options=options).status == "nothing_to_do"
