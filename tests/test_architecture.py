@@ -241,6 +241,7 @@ FILE_CALLS = {
     "cli.printing": "the output of the command",
     "contract.job": "job documents: a spec and a result",
     "datafiles.moved_rows": "the counts of tasks, for the log of their driver",
+    "engine.commit.writers": "the turns of the writers of this machine",
     "jobs.__main__": "the process's own output",
     "jobs.archive_main": "the archive of Spark's classes",
     "jobs.spark.class_archive": "the archive of Spark's classes",

@@ -19,17 +19,17 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 from typing import Any
 
 from airflow_txlog.clock import Clock
 from airflow_txlog.engine.commit.conflicts import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt, Guard
 from airflow_txlog.engine.commit.content.met import NONE_MET, How, Meeting, Meetings
-from airflow_txlog.engine.commit.writers import commit_turn
+from airflow_txlog.engine.commit.writers import CommitTurn, commit_turn
 from airflow_txlog.engine.log.actions import Commit, decode_commit, encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files
+from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files, read_unlisted
 from airflow_txlog.engine.table.schema.features import check_committer
 from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import (
@@ -50,6 +50,9 @@ from airflow_txlog.storage.base import FileInfo, NothingSent, Store
 from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
+
+_MOST_AHEAD = 8
+"""How many commits are read before a listing has shown them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,8 @@ class _Course:
     guard: Guard | None
     rebased_over: list[int] = field(default_factory=list)
     contents: dict[FileInfo, bytes] = field(default_factory=dict)
+    ahead: dict[int, bytes] = field(default_factory=dict)
+    """The bytes of commits that were read before a listing showed them."""
     was_unanswered: bool = False
 
     @property
@@ -142,19 +147,39 @@ class _Course:
             if found != self.anchor:
                 raise _moved(self.store, self.attempt, self.anchor, found)
 
-    def rebase(self, theirs: bytes | None = None) -> None:
+    def take(self, turn: CommitTurn) -> None:
+        """Wait for the place of the writer that puts, and check against the log what has landed until then."""
+        has_waited = turn.advance()
+        is_listed = _is_commit(self.anchor, self.next_version - 1)
+        if has_waited and is_listed:
+            self._read_ahead(turn.landed())
+        if (turn.advance() or has_waited) and is_listed:
+            self.rebase(landed=turn.landed())
+        else:
+            self.check_same_log()
+
+    def _read_ahead(self, landed: int, *others: Callable[[], Any]) -> list[Any]:
+        """Read the next commits up to `landed`, and return the answers of `others`, which are asked beside."""
+        first = self.next_version
+        unread = [each for each in range(first, min(landed + 1, first + _MOST_AHEAD)) if each not in self.ahead]
+        found, answers = read_unlisted(self.store, unread, *others)
+        self.ahead |= found
+        return answers
+
+    def rebase(self, theirs: bytes | None = None, *, landed: int = -1) -> None:
         """Move the attempt behind the commits that have landed from the next version on.
 
-        `theirs`: the bytes that the put found at that version, whatever a listing shows. Raises CommitConflict,
-        TableReplaced, ConcurrentLogCleanup, and the errors of the guard.
+        `theirs`: the bytes that the put found at that version, whatever a listing shows. Commits up to the version
+        `landed` are read while the log is listed. Raises CommitConflict, TableReplaced, ConcurrentLogCleanup, and the
+        errors of the guard.
         """
-        for winner in self._winners(theirs):
+        for winner in self._winners(theirs, landed):
             self.attempt = check_winner(self.attempt, winner)
             self.rebased_over.append(winner.version)
         if self.guard is not None:
             self.guard.check_again()
 
-    def _winners(self, theirs: bytes | None) -> list[Commit]:
+    def _winners(self, theirs: bytes | None, landed: int) -> list[Commit]:
         """Return the commits from the next version on, ascending; the file of the last one becomes the anchor.
 
         One listing shows whether it is still the same log, and which commits have landed. It may lag, so a file that it
@@ -162,7 +187,7 @@ class _Course:
         """
         store, version, anchor = self.store, self.next_version, self.anchor
         is_commit = _is_commit(anchor, version - 1)
-        tail = list_tail(store, version - 1 if is_commit else version)
+        (tail,) = self._read_ahead(landed, partial(list_tail, store, version - 1 if is_commit else version))
         if is_commit and tail.commits.get(version - 1) != anchor:
             # The listing may lag behind.
             self.check_same_log()
@@ -174,9 +199,15 @@ class _Course:
                 raise _vanished(self.attempt, commit_name(version)) if is_gone else _cleaned(self.attempt, version)
             files.append(info)
         winners: list[Commit] = []
-        found = read_files(store, files) if theirs is None else chain([theirs], read_files(store, files[1:]))
+        known = {info: self.ahead.pop(number, b"") for number, info in enumerate(files, start=version)}
+        # Another size shows another file: one of a writer that replaces commits.
+        known = {info: data for info, data in known.items() if len(data) == info.size_bytes}
+        if theirs is not None:
+            known[files[0]] = theirs
+        unread = read_files(store, [info for info in files if info not in known])
         try:
-            for info, data in zip(files, found, strict=True):
+            for info in files:
+                data = known[info] if info in known else next(unread)
                 winners.append(decode_commit(version + len(winners), data, info.path))
                 kept_bytes = sum(map(len, self.contents.values())) + len(data)
                 if kept_bytes <= store.limits.kept_winner_bytes and is_etag_of(info.etag, data):
@@ -202,7 +233,7 @@ def commit(
     `anchor` is the file that identifies the log of the read snapshot (`Snapshot.anchor`), None for a new table. `guard`
     looks again after each rebase. Without contention this takes two requests: one that finds the anchor unchanged, and
     the put. A lost race costs one listing and one read for each winner; on S3 the next refresh reuses those reads.
-    After waiting for a turn, the log is listed before the put.
+    After waiting for a turn, the log is listed before the put, and what has landed is read meanwhile.
 
     Raises CommitConflict, CommitStateUnknown, CommitContention, TableReplaced, UnsupportedFeature, DuplicateActions,
     LimitExceeded, the errors of the guard, and those of the store (UnsupportedStore, an OSError). Only after
@@ -211,11 +242,8 @@ def commit(
     if attempt.resulting_protocol is not None and attempt.resulting_metadata is not None:
         check_committer(attempt.resulting_protocol, attempt.resulting_metadata.configuration, store)
     course = _Course(store, attempt, anchor, guard)
-    with commit_turn(store, clock) as has_waited:
-        if has_waited and _is_commit(anchor, attempt.read_version):
-            course.rebase()
-        else:
-            course.check_same_log()
+    with commit_turn(store, clock) as turn:
+        course.take(turn)
         for number in range(1, policy.max_attempts + 1):
             version = course.next_version
             data = encode_commit(commit_info(course.attempt, clock.unique_id()), course.attempt.actions())
@@ -223,6 +251,7 @@ def commit(
             LOG_FILE.check(len(data), f"the commit of version {version}", attempt.table)
             theirs = _put_commit(course, commit_name(version), data, clock, policy)
             if theirs is None:
+                turn.land(version)
                 return Landed(
                     version=version,
                     attempt=course.attempt,

@@ -3,10 +3,10 @@
 Whether commits could replace ours (soundness A15) is a pure function of the kind of store and of the engine names in
 the commits. It is decided once per table, before its first write, and only on a store that allows such commits.
 
-A few writers of one machine at a time try to commit to a table on an object store: a lost race costs a writer four
-requests and helps no other writer, so eight concurrent writers commit less than two would. A turn is a courtesy and no
-lock: put-if-absent alone decides which writer commits, writers on other machines ignore turns, and a writer that gets
-none in time continues without. Source: docs/writers.md.
+One writer of a machine at a time tries to commit to a table on an object store, and the next one meanwhile reads what
+has landed: a lost race costs a writer four requests and helps no other writer, so eight concurrent writers commit less
+than two would. A turn is a courtesy and no lock: put-if-absent alone decides which writer commits, writers on other
+machines ignore turns, and a writer that gets none in time continues without. Source: docs/writers.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -90,62 +90,108 @@ def last_engines(snapshot: Snapshot) -> list[str | None]:
 
 # --- turns ------------------------------------------------------------------------------------------------------------
 
-# Concurrent attempts: one leaves the store idle between its requests, three lose more races than they gain.
-_PLACES = 2
+# In the order in which a writer takes them. In the first it reads what has landed, in the second it puts.
+_PLACES = ("next", "first")
 # Tables that share these files wait for each other, which is harmless and limits the number of files.
 _TABLES = 256
 _LONGEST_WAIT_S = 5.0
 _LOOK_EVERY_S = 0.004
 
 
-@contextmanager
-def commit_turn(store: Store, clock: Clock) -> Iterator[bool]:
-    """Wait for a place among those that try to commit to the store's table, and leave it at the end.
+class CommitTurn:
+    """The way of a commit through the places of its table, of which it holds one at a time."""
 
-    Yields whether it waited, at most about five seconds. It does not wait where commits cost no request, or without a
-    temporary folder that is this user's and has file locks.
-    """
-    with ExitStack() as stack:
+    def __init__(self, table: bytes, places: Iterable[int], clock: Clock) -> None:
+        """`table` is the digest of its URI; `places` are open files, none if its writers take no turns."""
+        self._table = table
+        self._ahead = list(places)
+        self._last = self._ahead[-1] if self._ahead else None
+        self._held: int | None = None
+        self._clock = clock
+        self._left_s = _LONGEST_WAIT_S
+
+    def advance(self) -> bool:
+        """Take the next place, if there is one ahead, and leave the one before. Return whether it waited.
+
+        It waits at most about five seconds for all places together, and not where they cannot be locked.
+        """
+        if not self._ahead:
+            return False
+        place, has_waited = self._ahead.pop(0), False
         try:
-            places = [_opened(path, stack) for path in (_files(store) if store.is_remote else [])]
-            is_waiting = bool(places) and not _take_one(places, stack)
+            while not _took(place):
+                if self._left_s <= 0:
+                    self._ahead, place = [], -1
+                    break
+                pause_s, has_waited = _LOOK_EVERY_S * (1 + self._clock.random()) / 2, True
+                self._clock.sleep(pause_s)
+                self._left_s -= pause_s
         except OSError:
             # Also a file system without such locks: do not wait for a lock that is always refused.
-            is_waiting = False
-        waited_s = 0.0
-        while is_waiting and waited_s < _LONGEST_WAIT_S:
-            pause_s = _LOOK_EVERY_S * (1 + clock.random()) / 2
-            clock.sleep(pause_s)
-            waited_s += pause_s
+            self._ahead, place = [], -1
+        self.leave()
+        self._held = None if place < 0 else place
+        return has_waited
+
+    def landed(self) -> int:
+        """Return the version of the table that a writer of this machine committed last, or -1. It is only a hint."""
+        if self._last is not None:
+            with suppress(OSError, ValueError):
+                table, _, version = os.pread(self._last, 1024, 0).partition(b" ")
+                return int(version) if table == self._table else -1
+        return -1
+
+    def land(self, version: int) -> None:
+        """Write the version of our commit down for the next writers."""
+        if self._held is not None and self._held == self._last:
             with suppress(OSError):
-                is_waiting = not _take_one(places, stack)
-        yield waited_s > 0
+                os.pwrite(self._held, b"%s %020d" % (self._table, version), 0)
+
+    def leave(self) -> None:
+        """Leave the place that it holds."""
+        if self._held is not None:
+            # Unlock explicitly: a child forked in between keeps the file open.
+            _leave(partial(fcntl.flock, self._held, fcntl.LOCK_UN))
 
 
-def _files(store: Store) -> list[Path]:
+@contextmanager
+def commit_turn(store: Store, clock: Clock) -> Iterator[CommitTurn]:
+    """Yield the way through the places of those that try to commit to the store's table, and leave it at the end.
+
+    There are no places where commits cost no request, or without a temporary folder that is this user's.
+    """
+    table = hashlib.sha256(store.root.encode(errors="surrogateescape")).hexdigest()
+    with ExitStack() as stack:
+        try:
+            places = [_opened(path, stack) for path in (_files(table) if store.is_remote else [])]
+        except OSError:
+            places = []
+        turn = CommitTurn(table.encode(), places, clock)
+        stack.callback(turn.leave)
+        yield turn
+
+
+def _files(table: str) -> list[Path]:
     """Return the files of the table's places; none if their folder belongs to another user."""
     folder = Path(tempfile.gettempdir(), f"airflow-txlog-turns-{os.geteuid()}")
     if make_own_folder(folder) is not None:
         return []
-    table = int.from_bytes(hashlib.sha256(store.root.encode(errors="surrogateescape")).digest()[:4], "big") % _TABLES
-    return [folder / f"{table}.{place}" for place in range(_PLACES)]
+    return [folder / f"{int(table[:8], 16) % _TABLES}.{place}" for place in _PLACES]
 
 
 def _opened(path: Path, stack: ExitStack) -> int:
-    file = path.open("ab", buffering=0)
-    stack.callback(_leave, file.close)
-    return file.fileno()
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    stack.callback(_leave, partial(os.close, file))
+    return file
 
 
-def _take_one(places: Sequence[int], stack: ExitStack) -> bool:
-    """Return whether a place was free; the stack releases it. Raises OSError if places cannot be locked."""
-    for place in places:
-        with suppress(BlockingIOError):
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Unlock explicitly: a child forked in between keeps the file open.
-            stack.callback(_leave, partial(fcntl.flock, place, fcntl.LOCK_UN))
-            return True
-    return False
+def _took(place: int) -> bool:
+    """Return whether the place was free. Raises OSError if it cannot be locked."""
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _leave(release: Callable[[], object]) -> None:

@@ -9,13 +9,15 @@ A15). The invariant: the commits after the known version are contiguous, or the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap
-from airflow_txlog.storage.base import FileInfo, Store
+from airflow_txlog.storage.base import FileInfo, Store, side_by_side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,26 @@ def read_files(store: Store, files: Sequence[FileInfo]) -> Iterator[bytes]:
     """Yield the content of the files, in order. Raises the store's error for a file when its turn comes."""
     for batch in _batches(files, store.limits.read_log_bytes):
         yield from store.read_all([info.path for info in batch])
+
+
+def read_unlisted(
+    store: Store, versions: Sequence[int], *others: Callable[[], Any]
+) -> tuple[dict[int, bytes], list[Any]]:
+    """Return the content of those of the commits that exist, and the answers of `others`, requested at the same time.
+
+    Raises the store's error for any of them.
+    """
+
+    def read(version: int) -> bytes | None:
+        try:
+            return store.read(commit_name(version))
+        except FileNotFoundError:
+            return None
+
+    asks: list[Callable[[], Any]] = [*(partial(read, version) for version in versions), *others]
+    answers = list(side_by_side(lambda ask: ask(), asks))
+    found = zip(versions, answers, strict=False)
+    return {version: data for version, data in found if data is not None}, answers[len(versions) :]
 
 
 def _batches(files: Sequence[FileInfo], most_bytes: int) -> Iterator[list[FileInfo]]:
