@@ -403,10 +403,11 @@ class _Removing:
         after = max((at for path, at in held.items() if path not in stale), default=-1)
         versions = sorted({held[path] for path in stale if held[path] > after})
         self._note_down()
+        there = self._there() if versions else ()
         for version in versions:
             if is_readable(self._store, version):
                 snapshot = self._table.snapshot(version)
-                replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
+                replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot, there))
                 self.checkpoint = self.checkpoint or version
         return bool(versions)
 
@@ -426,7 +427,7 @@ class _Removing:
                 self._table.begin().commit("ERASE", tags=self._tags, record_empty=True)
                 snapshot = self._table.snapshot()
             self._note_down()
-            replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot))
+            replace_checkpoint(self._store, snapshot, self._table.clock, self._gone(snapshot, self._there()))
             self.checkpoint = snapshot.version
             held, _ = self._held_in_log()
             version = self._usable(held) if held else None
@@ -435,11 +436,12 @@ class _Removing:
                 return version
         return None
 
-    def _gone(self, snapshot: Snapshot) -> Collection[str]:
-        """Return the paths of tombstones whose files no longer exist."""
-        tombstones = snapshot.state.tombstones
-        paths = canonical_paths(tombstones.column("path"), self._store.root)
-        there = {info.path for info in self._store.walk(lambda folder: None)}
+    def _there(self) -> Collection[str]:
+        return {info.path for info in self._store.walk(lambda folder: None)}
+
+    def _gone(self, snapshot: Snapshot, there: Collection[str]) -> Collection[str]:
+        """Return the paths of tombstones whose files are not `there`."""
+        paths = canonical_paths(snapshot.state.tombstones.column("path"), self._store.root)
         return {path for path in pc.unique(paths).to_pylist() if path not in there}
 
 
