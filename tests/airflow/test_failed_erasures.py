@@ -183,6 +183,28 @@ def test_a_clone_is_known_where_it_or_the_name_of_its_source_goes_by_a_link(
     assert users.latest_version() == version
 
 
+def test_a_clone_is_known_by_a_log_that_may_not_be_read_or_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, folder, read = table_with_subject(tmp_path / "users"), tmp_path / "clone", LocalStore.read
+    committed(run(None, "clone", str(folder), source={"table": users.uri}, shallow=True))
+    clone, names = Table.open(str(folder)), [users.uri, f"{users.uri}-of-others"]
+
+    def is_refused(self: LocalStore, path: str) -> bytes:
+        if self.root == clone.store.root:
+            raise PermissionError(13, "not allowed")
+        return read(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "read", is_refused)
+        assert clone.may_be_clone_of(names) == names
+    assert clone.may_be_clone_of(names) == [users.uri]
+    # The path is no text of JSON, and the line ends too early.
+    for commit in (folder / "_delta_log").glob("*.json"):
+        commit.write_text(f'{{"add":{{"path":"{users.store.root}/a\\q.parquet","si')
+    assert clone.may_be_clone_of(names) == [users.uri]
+
+
 def test_a_table_under_legal_hold_is_asked_once_in_a_try_of_which_tables_it_is_a_clone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from airflow_txlog.engine.erasure import hidden_partitions
 from airflow_txlog.engine.erasure.removal import remove_traces
 from airflow_txlog.engine.erasure.values.forms import Forms
 from airflow_txlog.storage.clouds import NotAnswered
+from tests.helpers import staged as staged_changes
 from tests.helpers.byte_search import holding
 from tests.helpers.jobs import committed, run
 from tests.helpers.rows import append, stage
@@ -137,6 +138,14 @@ def test_a_file_that_is_committed_meanwhile_neither_waits_nor_keeps_the_log(tmp_
     assert not any("was not cut" in line for line in said)
     assert list((tmp_path / "t").glob("**/*.parquet"))
     assert [path for path in holding(tmp_path / "t", EMAIL) if not path.startswith("_delta_log")] == []
+
+
+def test_a_file_of_a_staged_change_waits_for_no_subject_that_it_does_not_hold(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "t")
+    staged_changes.stage("update", table, predicate=f"email = '{OTHER}'", set={"n": "2"})
+    forms = Forms.of(table.snapshot(), "user_id", [SUBJECT])
+    waits = remove_traces(table, forms, writer_ms=0).waits
+    assert [wait.path for wait in waits if wait.path.endswith(".parquet")] == []
 
 
 def test_a_table_without_partitions_whose_tombstones_name_each_file_needs_no_commit(

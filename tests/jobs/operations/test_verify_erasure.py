@@ -216,11 +216,16 @@ def test_the_version_of_the_findings_is_one_whose_objects_were_opened(
 
 
 @pytest.mark.parametrize("name", ["described_in", "is_gone"], ids=["the object", "a file that it describes"])
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [(PermissionError(13, "no longer allowed"), "not readable"), (KeyError("path"), "statistic only")],
+    ids=["refused", "of an unknown form"],
+)
 def test_an_object_that_cannot_be_read_again_for_the_files_that_it_describes_is_left(
-    table: Table, monkeypatch: pytest.MonkeyPatch, name: str
+    table: Table, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, verdict: str
 ) -> None:
     def fails(*given: Any) -> Any:
-        raise PermissionError(13, "no longer allowed")
+        raise error
 
     run(None, "delete", table, predicate="number >= 0")
     table.vacuum(0, check_retention=False)
@@ -232,7 +237,7 @@ def test_an_object_that_cannot_be_read_again_for_the_files_that_it_describes_is_
     findings = run_job(spec, None).details.findings
     assert findings is not None
     left = {each["path"]: each["verdict"] for each in findings["request"]["left"]}
-    assert left[COMMIT] == "not readable"
+    assert left[COMMIT] == verdict
 
 
 def test_a_report_inside_of_the_table_is_refused_before_anything_is_read(table: Table) -> None:

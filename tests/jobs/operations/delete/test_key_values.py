@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -59,6 +60,9 @@ def test_the_first_bad_key_of_a_column_is_told_by_its_place() -> None:
 def test_keys_of_one_value_are_one_key() -> None:
     keys = convert_keys(["7", 7, 7.0, Decimal(7), "8"], field(Primitive.LONG), "/lake/t")
     assert keys.to_pylist() == [7, 8]
+    assert convert_keys([np.int64(7), np.int8(7), np.str_("8")], field(Primitive.LONG), "/lake/t") == keys
+    zeros = convert_keys([-0.0, 0.0], field(Primitive.DOUBLE), "/lake/t").to_pylist()
+    assert list(map(str, zeros)) == ["0.0"]
     assert convert_keys([], field(Primitive.LONG), "/lake/t") == pa.array([], pa.int64())
     assert len(convert_keys(pa.chunked_array([], pa.int32()), field(Primitive.LONG), "/lake/t")) == 0
 
