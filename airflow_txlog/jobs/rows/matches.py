@@ -136,6 +136,9 @@ class Matches:
         pairs: dict[int, bytes] = {}
         for index, found in sorted(self.files.items()):
             alone = {number: rows for number, rows in found.rows.items() if numbers is None or number in numbers}
+            if len(alone) == 1 and not found.pairs:
+                [(clauses[index], positions[index])] = alone.items()
+                continue
             all_met = unpack_pairs(found.pairs)
             met = _acting(all_met, numbers)
             if len(alone) == 1 and not met.num_rows:

@@ -61,6 +61,9 @@ class _Rows:
         """Return the ascending row numbers of files that may be at these canonical paths."""
         if not paths or not self.count:
             return []
+        if len(paths) >= self.count:
+            # To look up each of them takes longer.
+            return list(range(self.count))
         self._looks += 1
         is_large = self.count > self.limits.indexed_files
         if is_large and self._looks <= _LOOKS_WITHOUT_INDEX and "_index" not in self.__dict__:
@@ -77,12 +80,15 @@ class _Rows:
         """Return these rows (ascending), with their statistics if `full`."""
         parts = []
         for number, positions in self.by_chunk(rows).items():
-            chunk = self.chunks[number]
-            parts.append((chunk.full() if full else chunk.with_paths()).take(pa.array(positions, pa.int64())))
+            chunk = self.chunks[number].full() if full else self.chunks[number].with_paths()
+            is_whole = len(positions) == chunk.num_rows
+            parts.append(chunk if is_whole else chunk.take(pa.array(positions, pa.int64())))
         return pa.Table.from_batches(parts, self.chunks[0].light.schema)
 
     def by_chunk(self, rows: list[int]) -> dict[int, list[int]]:
         """Return ascending row numbers as positions in their chunks."""
+        if len(self.chunks) == 1:
+            return {0: rows} if rows else {}
         found: dict[int, list[int]] = {}
         for row in rows:
             chunk = bisect_right(self.starts, row) - 1
