@@ -235,7 +235,8 @@ def _misread_text(misfit: Misfit) -> tuple[str, str]:
     return (
         f"a quote that does not end in its line{place}",
         "If the value has a line break, put the file on a disk that Spark's workers share, and set the options "
-        '"multiLine": "true" and "escape": "\\"". Otherwise correct the file.',
+        '"multiLine": "true" and "escape": "\\"" if a quote in a text is written twice, or "\\\\" if it has a '
+        "backslash before it. Otherwise correct the file.",
     )
 
 
@@ -273,6 +274,10 @@ def _unfit_value(misfit: Misfit, line: int | None) -> tuple[str, str]:
     if line == 1:
         # With the option, the first line is no row. With PERMISSIVE it would become a row of NULL.
         advice = f'If the first line is a header, set the option "header": "true". {advice}'
+    elif misfit.kind.startswith(("DECIMAL", "DATE")):
+        advice += (
+            " In another mode than FAILFAST Spark drops commas, decimals beyond those of the type, and the time of day."
+        )
     elif misfit.separator is None:
         advice += (
             " With the option mode=PERMISSIVE Spark reads what it can, and NULL for the rest; DROPMALFORMED leaves "

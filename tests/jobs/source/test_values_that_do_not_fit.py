@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_txlog.contract.job import JobResult
+from airflow_txlog.datafiles.failures import Misfit, row_does_not_fit
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.jobs.source.frames import build_source
@@ -197,6 +198,25 @@ def test_an_option_for_it_keeps_the_meaning_that_spark_gives(tmp_path: Path, spa
     committed(load(tmp_path, spark, comma, sep=";", locale="de-DE", dateFormat="dd.MM.yyyy"))
     [row] = Table.open(str(tmp_path / "t")).to_arrow().to_pylist()
     assert (str(row["amount"]), str(row["day"])) == ("12.50", "2026-11-27")
+
+
+@pytest.mark.parametrize(("kind", "leaves_out"), [("INT", True), ("DECIMAL(9, 2)", False), ("DATE", False)])
+def test_a_mode_is_not_advised_for_values_that_it_would_change(kind: str, leaves_out: bool) -> None:
+    message = row_does_not_fit("a.csv", Misfit(column="a", kind=kind), line=2).message
+    assert ("DROPMALFORMED leaves such rows out" in message) is leaves_out
+    assert ("drops commas" in message) is not leaves_out
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("quote", "advice"), [('""', '"\\"" if a quote'), ('\\"', 'or "\\\\" if it has a')])
+def test_the_advice_for_a_line_break_in_quotes_gives_the_text_that_was_written(
+    tmp_path: Path, spark: SparkSession, quote: str, advice: str
+) -> None:
+    text = f'id,note\n1,"a\nb {quote}c{quote}"\n'
+    (tmp_path / "in").mkdir()
+    assert advice in error_of(load_notes(tmp_path / "in", None, text))["message"]
+    committed(load_notes(tmp_path / "in", spark, text, multiLine="true", escape=quote[0]))
+    assert Table.open(f"{tmp_path}/in/t").to_arrow().column("note").to_pylist() == ['a\nb "c"']
 
 
 @pytest.mark.spark
