@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.exceptions import AirflowNotFoundException, AirflowRescheduleException
+from airflow.sdk import DAG
 
 from airflow_txlog.cli.erasure import digest_subjects, show_public_key
 from airflow_txlog.contract.erasure import check_report
@@ -155,6 +156,19 @@ def test_a_wait_that_ended_while_other_tables_were_erased_is_no_reason_to_verify
     ended_ms = int(time.time() * 1000) - 3_600_000
     with pytest.raises(AirflowRescheduleException):
         operator._wait({"/lake/a": {"ends_ms": [ended_ms], "num_waits": 1}})
+
+
+@pytest.mark.parametrize("runs", [16, 1])
+def test_a_wait_that_another_run_of_the_dag_may_prolong_is_warned_of(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], runs: int
+) -> None:
+    with DAG("erase", max_active_runs=runs):
+        operator = DeltaEraseOperator(
+            task_id="erase", tables={"/lake/a": "email"}, subjects=["x"], request_id="r", report_uri="/lake/reports"
+        )
+    with pytest.raises(AirflowRescheduleException):
+        operator._wait({"/lake/a": {"ends_ms": [int(time.time() * 1000)], "num_waits": 1}})
+    assert ("max_active_runs=1" in caplog.text + "".join(capsys.readouterr())) is (runs > 1)
 
 
 @pytest.mark.parametrize("spelling", ["{}/", "file:{}", "users", "{}/../link"])

@@ -291,6 +291,8 @@ class DeltaEraseOperator(ErasureOperator):
         until = dt.datetime.fromtimestamp(in_time[-1] / 1000, dt.UTC)
         # Also if the wait has ended since, while the other tables were erased: nothing has deleted the objects yet.
         self.log.info("%d objects have to wait until %s: the task is run again at %s", count, last, until)
+        if self.has_dag() and self.dag.max_active_runs != 1:  # type: ignore[no-untyped-call]
+            self.log.warning("give the DAG max_active_runs=1: an erasure by another run meanwhile prolongs this wait")
         raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
 
     def _times(self, tables: Sequence[Findings]) -> Times:
