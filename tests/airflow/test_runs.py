@@ -422,7 +422,7 @@ def test_the_command_prints_the_plan_and_undoes_the_run(lake: Path, capsys: pyte
 
 
 def test_a_run_of_the_same_name_in_another_deployment_is_left_alone(
-    lake: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Without a configured name, no mark follows from a secret that other tests may have made.
     monkeypatch.setenv("AIRFLOW_VAR_TXLOG_SAVED_WORK_SECRET", "short")
@@ -440,6 +440,8 @@ def test_a_run_of_the_same_name_in_another_deployment_is_left_alone(
         monkeypatch.setenv("AIRFLOW__TXLOG__DEPLOYMENT_ID", name)
         execute(of_dag_id="d", run_id="r", tables=table.uri)
         assert ids(table) == expected
+        said = "Another deployment has committed in a run of this name." in capsys.readouterr().out
+        assert said == (name == "neither")
     alone = opened(lake, "out")["b"]
     append(alone, rows(1, start=50), tags=tags)
     monkeypatch.delenv("AIRFLOW__TXLOG__DEPLOYMENT_ID")

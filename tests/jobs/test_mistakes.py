@@ -407,6 +407,22 @@ def test_a_date_without_quotes_is_named_as_a_subtraction(table: Table, text: str
     assert asks(job(table, "merge", merge(source={"sql": "SELECT t FROM range(3)"}, on="t.day = 2024-01-31")))
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT from_json(note, 't STRUCT<day: DATE>').* FROM v",
+        "SELECT id FROM v UNION ALL TABLE v",
+        "FROM v |> SELECT id |> EXTEND 1 AS x",
+        "SELECT * FROM range(3)",
+    ],
+)
+def test_what_may_be_a_struct_of_the_alias_is_no_certain_mistake(table: Table, tmp_path: Path, query: str) -> None:
+    (tmp_path / "in.csv").write_text("id,note\n1,a\n")
+    of_files = {"format": "csv", "path": f"{tmp_path}/in.csv", "options": {"header": "true"}}
+    views = {"v": of_files} if " v" in query else {}
+    assert asks(job(table, "merge", merge(source={"sql": query, "views": views}, on="t.naem = s.id")))
+
+
 def test_an_expression_is_no_text_that_lacks_its_quotes(table: Table) -> None:
     assert "put it into quotes" not in refusal(table, "update", {"set": {"name": "upper(naem)"}})["message"]
 
