@@ -144,7 +144,12 @@ def _run_in_session(
     )
     for each in started:
         with contextlib.suppress(Exception):  # its JVM may be dead, and the result is already written
-            each.stop()
+            if session == LOCAL_SESSION:
+                from airflow_txlog.jobs.spark.session import end_session  # noqa: PLC0415
+
+                end_session(each, spec.spark_conf)
+            else:
+                each.stop()
     return result
 
 

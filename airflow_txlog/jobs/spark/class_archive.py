@@ -78,6 +78,15 @@ def is_chosen_in(options: str) -> bool:
     return any(choice in options for choice in _CHOICES)
 
 
+def has_given_options() -> bool:
+    """Return whether a variable or a file of this machine may add to the Spark that starts here, or move its files."""
+    names = (*_JAVA_OPTIONS, *_SPARK_OPTIONS, "SPARK_LOCAL_DIRS", "LOCAL_DIRS")
+    try:
+        return any(map(os.environ.get, names)) or _has_files_on_class_path(_spark_home())
+    except OSError:
+        return True
+
+
 def give_up() -> Path | None:
     """Use no archive from now on in this process; return the one that was used, None if none was."""
     global _chosen
@@ -133,7 +142,7 @@ def archive_path() -> Path | None:
         return None
     try:
         spark = _spark_home()
-        if any(os.path.isdir(path) and os.listdir(path) for path in _class_path_folders(spark)):
+        if _has_files_on_class_path(spark):
             return None
         return folder / f"{_fingerprint(spark)}.jsa" if make_own_folder(folder) is None else None
     except OSError:
@@ -191,6 +200,10 @@ def _spark_home() -> str:
     if home is None:
         raise FileNotFoundError
     return str(home)
+
+
+def _has_files_on_class_path(spark: str) -> bool:
+    return any(os.path.isdir(path) and os.listdir(path) for path in _class_path_folders(spark))
 
 
 def _class_path_folders(spark: str) -> list[str]:

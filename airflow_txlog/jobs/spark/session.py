@@ -45,6 +45,8 @@ _JVM_DEFAULTS = "spark.driver.defaultJavaOptions"
 _OF_WORKERS = "spark.executorEnv."
 _WORKERS_POOL = f"{_OF_WORKERS}ARROW_DEFAULT_MEMORY_POOL"
 
+_OF_SIZE = frozenset((QUICK, "spark.master", "spark.driver.memory"))
+
 # Settings that decide how Spark reads a literal, a name or a comparison. The engine reads conditions as Spark does by
 # default; a condition that the two read differently could prune a file with a matching row.
 MEANING = {
@@ -113,6 +115,22 @@ def local_session(spark_conf: Mapping[str, str] | None = None) -> SparkSession:
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
     return session
+
+
+def end_session(spark: SparkSession, spark_conf: Mapping[str, str]) -> None:
+    """End a session of a process that ends, too; `spark_conf` are the settings with which `local_session` started it.
+
+    A JVM takes two thirds of a second to stop Spark and end. Unless this machine or the job has settings of its own,
+    nothing waits for that, and all files are in this process's folder, which is deleted: the JVM is killed.
+    """
+    jvm = getattr(spark.sparkContext._gateway, "proc", None) if is_classic(spark) else None
+    if jvm is None or not _OF_SIZE.issuperset(spark_conf) or class_archive.has_given_options():
+        spark.stop()
+        return
+    # py4j would log the calls that another thread, or the collector, is making.
+    logging.disable()
+    jvm.kill()
+    jvm.wait()
 
 
 def is_classic(spark: SparkSession) -> bool:

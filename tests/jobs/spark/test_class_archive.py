@@ -362,3 +362,17 @@ def test_the_record_says_size_and_hash(folder: Path) -> None:
     record = json.loads(put(b"abc").with_suffix(".json").read_text())
     assert record["size"] == 3
     assert record["sha256"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", ["SPARK_LOCAL_DIRS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS"])
+def test_options_of_the_machine_are_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in ("SPARK_LOCAL_DIRS", "LOCAL_DIRS"):
+        monkeypatch.delenv(each, raising=False)
+    assert not class_archive.has_given_options()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "metrics.properties").touch()
+    assert class_archive.has_given_options()
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.setenv(name, "x")
+    assert class_archive.has_given_options()

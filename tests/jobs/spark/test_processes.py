@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.job import JobSpec, read_result, write_document
@@ -125,3 +126,25 @@ def test_a_job_dies_when_its_standard_input_ends_in_the_middle_of_a_spark_job(tm
     assert read_result(str(tmp_path / "result.json")) is None
     assert table.snapshot().version == 1
     assert files_on_disk(table) >= live_files(table)
+
+
+@pytest.mark.spark
+@pytest.mark.long("two children, each with a Spark of its own")
+def test_a_spark_with_settings_of_its_own_is_stopped_in_order_and_another_one_is_killed(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"id": [1, 2, 3]}))
+    logs, temporary = tmp_path / "events", tmp_path / "temporary"
+    logs.mkdir()
+    temporary.mkdir()
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs.as_uri()}
+    for number, spark_conf in enumerate([{}, conf], 1):
+        spec = delete_spec(table, tmp_path, f"pmod(id, 1000) = {number}")
+        spec = spec.replace(spark_conf=spark_conf, unrestricted=("query", "spark_conf"))
+        process = start(tmp_path, spec, TMPDIR=str(temporary))
+        assert "1 to delete" in finish(process)
+        assert process.returncode == 0
+        # Whichever way its JVM has ended, its files are gone.
+        assert not list(temporary.glob("airflow-txlog-process-*"))
+    names = [path.name for path in logs.rglob("*") if path.is_file()]
+    assert names
+    assert not [name for name in names if name.endswith(".inprogress")]
+    assert Table.open(table.uri).to_arrow().column("id").to_pylist() == [3]
