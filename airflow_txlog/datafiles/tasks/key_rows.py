@@ -33,8 +33,8 @@ _PAIR_BYTES = 64 * 1024 * 1024
 _ARRAY_BYTES = 2**31 - 1
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _ROW_PLACE, _KEY_PLACE = f"{RESERVED_PREFIX}row_place", f"{RESERVED_PREFIX}key_place"
-# Whole numbers are near each other if they are this part of all numbers between them: a place takes four bytes.
-_NEAR = 4
+NEAR = 4
+"""Whole numbers are near each other if they are this part of all numbers between them: a place takes four bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def _found(keys: pa.Table, clauses: Acting, rows: pa.Table) -> Iterator[pa.Recor
     rows = pa.Table.from_arrays(columns, names=[*names, ADDRESS_COLUMN, *read])
     has_all, places = bool(clauses.unmatched.conditions), None
     if len(names) == 1:
-        places = places_of_different(whole(keys.column(0)), _NEAR * (len(keys) + len(rows)))
+        places = places_of_different(whole(keys.column(0)), NEAR * (len(keys) + len(rows)))
     joined = _hashed(keys, rows, names, has_all) if places is None else _placed(*places, keys, rows, has_all)
     for found in joined:
         yield from _acted_on(clauses, found.rename_columns([read.get(name, name) for name in found.schema.names]))

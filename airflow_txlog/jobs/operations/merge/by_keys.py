@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract.operations import AnyClause, ByKeys, KeyedOperation, Merge
 from airflow_txlog.contract.wording import plural
+from airflow_txlog.datafiles.deletion_vectors.positions import places_of_different, whole
+from airflow_txlog.datafiles.tasks.key_rows import NEAR
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.types import DataType, Primitive
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch, UnsupportedFeature
@@ -144,11 +146,14 @@ class MergeByKeys(MergeRows):
             pc.if_else(pc.equal(rows.column(held), ""), None, rows.column(held)) if name in empty else rows.column(held)
             for name, held in columns.items()
         ]
+        # Groups take ten times as long.
+        if len(arrays) == 1 and places_of_different(whole(arrays[0]), NEAR * len(rows)) is not None:
+            return arrays[0].null_count, 0
         keys = pa.table(arrays, names=[f"k{number}" for number in range(len(arrays))])
-        whole = keys.drop_null()
-        counts = whole.group_by(keys.column_names).aggregate([([], "count_all")]).column("count_all")
+        known = keys.drop_null()
+        counts = known.group_by(keys.column_names).aggregate([([], "count_all")]).column("count_all")
         repeated = pc.sum(pc.greater(counts, pa.scalar(1, pa.int64()))).as_py() or 0
-        return keys.num_rows - whole.num_rows, repeated
+        return keys.num_rows - known.num_rows, repeated
 
     def _counted_by_spark(self, prepared: PreparedMerge, judged: JudgedMerge) -> tuple[int, int]:
         """Return the same for keys of any type."""
