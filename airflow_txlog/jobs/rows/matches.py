@@ -40,12 +40,13 @@ class FoundRows:
     """Rows of the files of one plan, by the plan's row number, and the clause that acts on them.
 
     `clauses`: of files in which one clause acts on all of the rows. `pairs`: of the others, packed, for each position
-    the source row (or null) and the clause.
+    the source row (or null) and the clause. `acting` are all clauses that act.
     """
 
     positions: Mapping[int, RowPositions] = field(default_factory=dict)
     clauses: Mapping[int, int] = field(default_factory=dict)
     pairs: Mapping[int, bytes] = field(default_factory=dict)
+    acting: frozenset[int] = frozenset()
 
     @property
     def num_rows(self) -> int:
@@ -134,8 +135,10 @@ class Matches:
         positions: dict[int, RowPositions] = {}
         clauses: dict[int, int] = {}
         pairs: dict[int, bytes] = {}
+        of_all = set[int]()
         for index, found in sorted(self.files.items()):
             alone = {number: rows for number, rows in found.rows.items() if numbers is None or number in numbers}
+            of_all.update(alone)
             if len(alone) == 1 and not found.pairs:
                 [(clauses[index], positions[index])] = alone.items()
                 continue
@@ -145,10 +148,11 @@ class Matches:
                 [(clauses[index], positions[index])] = alone.items()
             elif alone or met.num_rows:
                 acting = pa.concat_tables([met, *(_alone(number, rows) for number, rows in alone.items())])
+                of_all.update(pc.unique(met.column(CLAUSE)).to_pylist())
                 is_all = not alone and met.num_rows == all_met.num_rows
                 pairs[index] = found.pairs if is_all else pack_pairs(acting)
                 positions[index] = RowPositions(pack(whole(acting.column(POSITION)).sort()), "of found rows")
-        return FoundRows(positions=positions, clauses=clauses, pairs=pairs)
+        return FoundRows(positions=positions, clauses=clauses, pairs=pairs, acting=frozenset(of_all))
 
     def first(self, most: int, numbers: Collection[int]) -> Matches:
         """Return the matches of the first `most` rows on which one of these clauses acts, and of `most` others."""

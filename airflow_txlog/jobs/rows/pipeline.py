@@ -154,7 +154,9 @@ class RowAttempts(Generic[P]):
                     memory.remember(file, looked.get(number, NOTHING))
             matches |= looked
         together = Matches(files=matches)
-        return Found(plan=plan, matches=together, removed=together.acted(), updated=together.acted(prepared.updates))
+        removed, updates = together.acted(), prepared.updates
+        updated = removed if removed.acting <= updates else together.acted(updates)
+        return Found(plan=plan, matches=together, removed=removed, updated=updated)
 
 
 def _live_files(context: JobContext, plan: FilePlan, files: pa.Table) -> Iterator[tuple[int, LiveFile]]:
