@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,12 +74,16 @@ class StagedFile:
         return decode_add_path(self.path)
 
     def to_json(self) -> str:
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
+        return json.dumps(dict(zip(_NAMES, _values(self), strict=True)))
 
     @classmethod
     def from_json(cls, text: str) -> StagedFile:
         """Return the record that `to_json` wrote."""
         return cls(**json.loads(text))
+
+
+_NAMES = tuple(field.name for field in fields(StagedFile))
+_values = attrgetter(*_NAMES)
 
 
 def routed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:

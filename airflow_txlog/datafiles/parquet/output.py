@@ -7,12 +7,11 @@ file, because no other process knows the name. Source: soundness A17, B10.
 from __future__ import annotations
 
 import contextlib
-import copy
 import errno
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -146,7 +145,8 @@ class RowGroupWriter:
 
     def another(self, path: str, options: Mapping[str, Any]) -> RowGroupWriter:
         """Return the writer of another file, before its first row. Call it before the first row of this one."""
-        found = copy.copy(self)
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
         found.path, found._options = path, dict(options)
         found._pending, found._statistics = [], self._statistics.empty()
         return found
@@ -178,8 +178,11 @@ class RowGroupWriter:
         self._pending, self.pending_bytes = [], 0
         if self._writer is None and "use_dictionary" not in self._options:
             self._options["use_dictionary"] = without_unique_columns(table)
-        with self._named_in_errors():
+        try:
             self._write_group(self._begun(), table)
+        except OSError as error:
+            self._name(error)
+            raise
         if self._keeps is not None:
             self._keeps.add(self.path, table)
         self._statistics.update(table)
@@ -197,14 +200,9 @@ class RowGroupWriter:
             self._writer = pq.ParquetWriter(self._stream(self._sink), self.schema, store_schema=False, **self._options)
         return self._writer
 
-    @contextlib.contextmanager
-    def _named_in_errors(self) -> Iterator[None]:
+    def _name(self, error: OSError) -> None:
         """Let an error name the file: Arrow's names none."""
-        try:
-            yield
-        except OSError as error:
-            name_file(error, readable(self._store.root, self.path))
-            raise
+        name_file(error, readable(self._store.root, self.path))
 
     def _opened(self) -> Any:
         if self._discards:
@@ -225,8 +223,11 @@ class RowGroupWriter:
         self.end_row_group()
         if self._writer is None:
             return None
-        with self._named_in_errors():
+        try:
             self._end(self._writer)
+        except OSError as error:
+            self._name(error)
+            raise
         self._writer = None
         modified_ms: int | None = 0
         size_bytes = self.written_bytes

@@ -9,7 +9,6 @@ Source: protocol, "Per-file Statistics"; soundness, A6.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -85,7 +84,9 @@ class StatisticsCollector:
 
     def empty(self) -> StatisticsCollector:
         """Return a collector for another file of the same columns. Call it before the first row."""
-        found = copy.copy(self)
+        found = object.__new__(type(self))
+        # `copy.copy` takes a tenth of the time of a tiny file.
+        found.__dict__.update(self.__dict__)
         found._columns = {name: [column.empty() for column in columns] for name, columns in self._columns.items()}
         return found
 

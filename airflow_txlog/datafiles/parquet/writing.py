@@ -8,6 +8,7 @@ process knows what was written. Source: protocol, "Add File", "Partition Values"
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -46,10 +47,12 @@ from airflow_txlog.datafiles.staged_files import (
 )
 from airflow_txlog.storage import Store, StoreReference
 
-# Fewer files than these are closed one after the other; more are closed in parallel, because stores answer slowly.
+# Fewer files than these are closed one after the other. More are closed in parallel if their rows are many, or if the
+# store answers slowly.
 _MANY_FILES = 8
 _CLOSED_AT_ONCE = 4
 _MOST_IN_TURN = 16
+_TINY_BYTES = 16 * 1024
 # Without delta.targetFileSize: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
@@ -330,23 +333,35 @@ class PartitionedWriter:
         """Finish these files, several at a time: most of the time is the disk's or the store's."""
         writers = [self._writers.pop(key) for key in keys]
         self._abandoned += writers
-        if len(keys) < _MANY_FILES:
-            found = self._closed_in_turn(keys, writers)
-        else:
-            # Handing over a file takes about as long as writing a tiny one.
-            run = max(1, min(_MOST_IN_TURN, len(keys) // (4 * _CLOSED_AT_ONCE)))
-            # Leaving the pool waits for the files that are being closed, so `abandon` never meets one of them.
-            with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="txlog-close") as pool:
-                closing = [
-                    pool.submit(self._closed_in_turn, keys[start : start + run], writers[start : start + run])
-                    for start in range(0, len(keys), run)
-                ]
-                try:
-                    found = [file for each in closing for file in each.result()]
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+        # Tiny files take Python's time, for which threads would only wait, unless the store is slow.
+        are_tiny = sum(writer.pending_bytes for writer in writers) < _TINY_BYTES * len(writers)
+        alone = _MANY_FILES if are_tiny or len(keys) < _MANY_FILES else 0
+        began, used = time.perf_counter(), time.thread_time()
+        found = self._closed_in_turn(keys[:alone], writers[:alone])
+        is_slow = time.perf_counter() - began > 4 * (time.thread_time() - used)
+        keys, writers = keys[alone:], writers[alone:]
+        if are_tiny and not is_slow:
+            found += self._closed_in_turn(keys, writers)
+        elif keys:
+            found += self._closed_side_by_side(keys, writers)
         self._staged += [staged for staged in found if staged is not None]
+
+    def _closed_side_by_side(
+        self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]
+    ) -> list[StagedFile | None]:
+        # Handing over a file takes about as long as writing a tiny one.
+        run = max(1, min(_MOST_IN_TURN, len(keys) // (4 * _CLOSED_AT_ONCE)))
+        # Leaving the pool waits for the files that are being closed, so `abandon` never meets one of them.
+        with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="txlog-close") as pool:
+            closing = [
+                pool.submit(self._closed_in_turn, keys[start : start + run], writers[start : start + run])
+                for start in range(0, len(keys), run)
+            ]
+            try:
+                return [file for each in closing for file in each.result()]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _closed_in_turn(self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]) -> list[StagedFile | None]:
         return list(map(self._closed, keys, writers))

@@ -10,7 +10,6 @@ Source: soundness A17, B2.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
@@ -59,8 +58,8 @@ def joined(context: JobContext, layout: Layout, staged: Sequence[StagedFile]) ->
     return [*(file for file in staged if file.path not in gone), *made]
 
 
-def partition_of(file: StagedFile) -> str:
-    return json.dumps(file.partition_values, sort_keys=True)
+def partition_of(file: StagedFile) -> Hashable:
+    return frozenset(file.partition_values.items())
 
 
 def bins_of(
@@ -73,12 +72,13 @@ def bins_of(
     for file in staged:
         if file.size_bytes >= tiny_bytes:
             continue
-        size, files = last.get(key(file), (target_bytes, []))
+        place = key(file)
+        size, files = last.get(place, (target_bytes, []))
         if size + file.size_bytes > target_bytes:
             size, files = 0, []
             bins.append(files)
         files.append(file)
-        last[key(file)] = (size + file.size_bytes, files)
+        last[place] = (size + file.size_bytes, files)
     return [files for files in bins if len(files) > 1]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,6 +35,8 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     report_of,
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
+from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.base import Output
 from tests.helpers.arrow import needs_arrow
 from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
@@ -166,6 +170,24 @@ def test_many_partitions_are_split_without_losing_a_row(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in found) == list(range(50_000))
     assert all((row["p"], row["q"]) == (str(row["id"] % 5000 % 37), str(row["id"] % 2 == 0).lower()) for row in found)
     assert len({file.path for file in staged}) == len(staged)
+
+
+def test_tiny_files_of_a_slow_store_are_closed_by_several_threads(tmp_path: Path) -> None:
+    threads = set()
+
+    class SlowStore(LocalStore):
+        def open_new(self, path: str) -> Output:
+            threads.add(threading.get_ident())
+            time.sleep(0.02)
+            return super().open_new(path)
+
+    target = layout(tmp_path, pa.schema([("id", pa.int64()), ("p", pa.int32())]), ("p",))
+    writer = PartitionedWriter(target, SlowStore(str(tmp_path)))
+    writer.write(pa.record_batch({"id": range(80), "p": pa.array([k % 40 for k in range(80)], pa.int32())}))
+    staged = writer.finish()
+    assert len(staged) == 40
+    assert sorted(row["id"] for row in rows_of(target, staged)) == list(range(80))
+    assert len(threads) > 2
 
 
 def test_a_file_is_ended_near_its_target_and_another_begun(tmp_path: Path) -> None:
