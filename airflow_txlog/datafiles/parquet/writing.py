@@ -71,7 +71,7 @@ class Layout:
     `expectations` judge and count the new rows. `elsewhere` is the layout of rows for another table: those that an
     expectation quarantines or, with `samples`, the first `samples` change rows of each type instead of change files.
     `key_values` are entries of the footers. `discards`: the bytes of the files are counted, and none is written.
-    `keeps`: the rows are added to it.
+    `keeps`: the rows are added to it. `row_group_bytes`: the most bytes of a row group in memory.
     """
 
     store: StoreReference
@@ -95,6 +95,7 @@ class Layout:
     key_values: tuple[tuple[bytes, bytes], ...] = ()
     discards: bool = False
     keeps: WrittenRows | None = dataclasses.field(default=None, repr=False, compare=False)
+    row_group_bytes: int = TARGET_BYTES_DEFAULT
 
     def for_changes(self) -> Layout:
         """Return the layout of change rows: their type as the last column, in `_change_data`, without statistics."""
@@ -206,7 +207,7 @@ class PartitionedWriter:
         self._files = 0
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
-        self._split_bytes = min(self.store.limits.split_bytes, layout.target_bytes)
+        self._split_bytes = min(self.store.limits.split_bytes, layout.target_bytes, layout.row_group_bytes)
         self._writers: dict[FileKey, RowGroupWriter] = {}
         self._first = RowGroupWriter(
             self.store,
@@ -216,7 +217,7 @@ class PartitionedWriter:
             key_values=dict(layout.key_values),
             statistics=layout.statistics(),
             # A file must be able to end near a small target.
-            row_group_bytes=layout.target_bytes,
+            row_group_bytes=min(layout.target_bytes, layout.row_group_bytes),
             with_digest=layout.with_digests,
             discards=layout.discards,
             keeps=layout.keeps,

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from airflow_txlog.jobs.files.frames import WritingFrame
 
 WRITING = "write the data files"
+# Rows that follow are decoded while these are encoded.
+_INPUT_GROUP_BYTES = 16 * 1024 * 1024
 MOST_SAMPLES = 100
 """The most rows of each type of change that a dry run writes to a table of samples."""
 
@@ -113,6 +115,7 @@ def input_layout(context: JobContext, schema: pa.Schema) -> Layout:
         # the bytes of the values, however often they repeat.
         parquet=ParquetFormat(codec="SNAPPY", with_dictionaries=False),
         with_digests=context.seal is not None,
+        row_group_bytes=_INPUT_GROUP_BYTES,
     )
 
 

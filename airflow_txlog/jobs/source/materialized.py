@@ -12,13 +12,14 @@ import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, pack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
@@ -41,7 +42,7 @@ from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_jso
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType, walk_fields
 from airflow_txlog.errors import CorruptDataFile, TxlogError
 from airflow_txlog.jobs.context import JobContext, SavedSource
-from airflow_txlog.jobs.files.scan import FilePlan, bins_for, plan_of, run_here, sent_bins, work_of
+from airflow_txlog.jobs.files.scan import SMALLEST_BIN_BYTES, FilePlan, bins_for, plan_of, run_here, sent_bins, work_of
 from airflow_txlog.jobs.files.stage import Staged, input_layout, load, quarantine_layout, staged_of
 from airflow_txlog.jobs.sql.columns import check_source_names
 from airflow_txlog.jobs.sql.expectations import Expectation, expectations_of
@@ -216,7 +217,10 @@ def materialize_scan(
     # A source that reads the target is materialized again: the rows of the previous one go.
     context.written_rows = WrittenRows(context.limits.held_source_bytes // 2)
     layout = replace(layout, keeps=context.written_rows)
-    staged = load(context, Task(source=scan, layout=layout, numbers_rows=True), WRITING_SOURCE)
+    # A task that is alone decodes on another core. Rows of this process are in no file, and have no bytes to read.
+    is_alone = len(scan.bins) == 1 < context.parallelism and scan.bins.amounts[0][1] >= SMALLEST_BIN_BYTES
+    steps = (partial(ahead, most=4),) if is_alone else ()
+    staged = load(context, Task(source=scan, steps=steps, layout=layout, numbers_rows=True), WRITING_SOURCE)
     described = json.loads(schema_to_json(columns))
     return materialized(context, staged, described, stored, parameters, reads_target=reads_target)
 
