@@ -5,6 +5,7 @@ of it, and what takes minutes and is like what these run, only with TXLOG_TEST_A
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -23,3 +24,10 @@ def depth(short: int, long: int, whole: int | None = None) -> int:
 def by_hand(what: str) -> pytest.MarkDecorator:
     """Marks a long test that only TXLOG_TEST_ALL=1 runs."""
     return pytest.mark.skipif(not WHOLE, reason=f"{what}: TXLOG_TEST_ALL=1 runs it")
+
+
+def in_long(what: str, *cases: Any) -> list[Any]:
+    """Return the parameters of cases that `make test-long` alone runs."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long(what)) for case in cases
+    ]

@@ -23,6 +23,7 @@ from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.datafiles.tasks.small_files import KnownForms
 from airflow_txlog.locations import PLAIN
 from airflow_txlog.storage import open_store
+from tests.helpers.depth import depth
 
 VALUES: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "byte": (pa.int8(), lambda r: r.randint(-128, 127)),
@@ -86,6 +87,7 @@ def by_duckdb(rows: pa.Table, path: Path) -> None:
     duckdb.from_arrow(rows.select(FEW).slice(0, 5)).write_parquet(str(path))
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("write", [arrow, arrow_with_indexes, large, by_pandas, by_polars, by_duckdb])
 def test_statistics_by_a_form_are_those_that_arrow_reads(
     tmp_path: Path, write: Callable[[pa.Table, Path], None]
@@ -93,7 +95,7 @@ def test_statistics_by_a_form_are_those_that_arrow_reads(
     chance, store = random.Random(5), open_store(str(tmp_path), PLAIN)
     forms: KnownForms[Any] = KnownForms(reads_ends=True)
     by_form = 0
-    for number in range(200):
+    for number in range(depth(80, 300)):
         path = tmp_path / f"{number}.parquet"
         write(rows_of(chance), path)
         file = DataFile(store=store, path=path.name, size_bytes=path.stat().st_size)
@@ -107,7 +109,7 @@ def test_statistics_by_a_form_are_those_that_arrow_reads(
             by_form += 1
             chunks = chunks_of_form(found.footer)
             assert StatisticsCollector(schema).of_footer(found.footer.num_rows, chunks, leaves) == of_arrow
-    assert by_form > 30
+    assert by_form > depth(12, 45)
 
 
 def footer_bytes(rows: pa.Table, **options: Any) -> bytes:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seeded]
 
-WAYS = ("without Spark", "in a load", "in a query", "in a store")[: depth(2, 4)]
+WAYS = ("without Spark", "in a load", "in a query", "in a store")[: depth(1, 4)]
 CHAR, DEFAULT = "__CHAR_VARCHAR_TYPE_STRING", "EXISTS_DEFAULT"
 US, NS = pa.timestamp("us"), pa.timestamp("ns")
 NOON = dt.datetime(2024, 5, 6, 12, 0, 0, 123456)

@@ -291,7 +291,7 @@ AS_INTEGERS = {
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.long("a second zone")), "America/New_York"])
 def test_what_is_known_is_what_spark_casts_the_string_to(spark, zone):
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
