@@ -73,7 +73,13 @@ def is_small(collected: list[pa.Table]) -> None:
     assert found.nbytes < 2 * FILE_BYTES
 
 
-@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}], ids=["copying", "vectors"])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({}, id="copying", marks=pytest.mark.long("as with vectors")),
+        pytest.param({"delta.enableDeletionVectors": "true"}, id="vectors"),
+    ],
+)
 def test_a_delete_collects_a_bitmap_a_file_however_many_rows_go(
     tmp_path: Path, spark: SparkSession, collected: list[pa.Table], properties: dict[str, str]
 ) -> None:
