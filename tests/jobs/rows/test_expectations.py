@@ -188,12 +188,12 @@ def test_the_counts_of_plain_conditions_are_those_of_sql(tmp_path: Path, name: s
 
 LATE = [
     pytest.param(name, marks=pytest.mark.long("Spark runs a job for each operation"))
-    for name in ("increment", "snapshot", "changes", *HISTORIES, *BY_SPARK_ALONE)
+    for name in ("partitions", "using", "increment", "snapshot", "changes", *HISTORIES, *BY_SPARK_ALONE)
 ]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["append", "overwrite", "partitions", "using", "update", "merge", "upsert", *LATE])
+@pytest.mark.parametrize("name", ["append", "overwrite", "update", "merge", "upsert", *LATE])
 def test_the_counts_of_any_conditions_are_those_of_sql(tmp_path: Path, spark: SparkSession, name: str) -> None:
     check_counts(spark, tmp_path, name, 7, (*PLAIN[:2], *BY_SPARK, PLAIN[2]))
 

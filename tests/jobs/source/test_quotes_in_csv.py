@@ -21,7 +21,7 @@ from airflow_txlog.jobs.source.strict_values import strict_columns
 from airflow_txlog.jobs.spark.session import session_settings
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.storage import PLAIN
-from tests.helpers.depth import depth
+from tests.helpers.depth import depth, in_long
 from tests.helpers.jobs import begin_job, committed, error_of
 from tests.helpers.specs import job_spec
 
@@ -100,9 +100,12 @@ def test_options_with_which_nothing_shows_what_is_wrong_are_refused(
     [
         ("note STRING, town STRING", {}),
         ("note STRING, town STRING", {"escape": '"', "multiLine": "true"}),
-        ("note BINARY, town BINARY", {"escape": "\\"}),
-        (None, {"singleVariantColumn": "town", "escape": '"'}),
-        (None, {"header": "true"}),
+        *in_long(
+            "more columns",
+            ("note BINARY, town BINARY", {"escape": "\\"}),
+            (None, {"singleVariantColumn": "town", "escape": '"'}),
+            (None, {"header": "true"}),
+        ),
     ],
     ids=["plain", "lines", "binary", "one variant", "header"],
 )

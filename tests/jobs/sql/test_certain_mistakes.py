@@ -148,6 +148,7 @@ def _mistake(text: str, schema: StructType) -> str | None:
     return None
 
 
+@pytest.mark.long("Spark judges hundreds of texts")
 def test_spark_refuses_each_text_that_is_refused_without_it(
     spark: SparkSession,
     refusal: Callable[..., str | None],
