@@ -51,8 +51,8 @@ from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
 
-_MOST_AHEAD = 8
-"""How many commits are read before a listing has shown them."""
+_MOST_AHEAD = 2
+"""How many commits are read at once before a listing has shown their sizes. Each may have `limits.LOG_FILE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
