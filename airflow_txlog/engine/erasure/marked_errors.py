@@ -35,8 +35,12 @@ def _mark(error: BaseException, forms: Forms) -> None:
         for name, fact in error.facts.items():
             error.facts[name] = _marked(fact, forms)
             setattr(error, name, error.facts[name])
-    elif isinstance(error, OSError) and isinstance(error.filename, str | bytes):
-        error.filename = forms.without_values(os.fsdecode(error.filename))
+        return
+    error.args = tuple(_marked(each, forms) for each in error.args)
+    if isinstance(error, OSError):
+        error.strerror = _marked(error.strerror, forms)
+        if isinstance(error.filename, str | bytes):
+            error.filename = forms.without_values(os.fsdecode(error.filename))
 
 
 def _marked(value: Any, forms: Forms) -> Any:

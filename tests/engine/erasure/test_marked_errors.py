@@ -48,3 +48,21 @@ def test_messages_facts_and_causes_have_marks(tmp_path: Path) -> None:
         raise failure
     assert (raised.value.message, raised.value.examples) == (f"/lake/{MARK}/a is gone.", [MARK])
     assert "canary" not in repr((str(raised.value), raised.value.to_dict(), trace_of(raised.value)))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        PermissionError(f"DELETE /lake/email={SUBJECT}/a: access denied"),
+        OSError(5, f"cannot delete email={SUBJECT}/a"),
+        RuntimeError(f"email={SUBJECT}/a", {"Key": f"email={SUBJECT}/a"}),
+    ],
+    ids=["a text alone", "the system's text", "another error"],
+)
+def test_errors_of_stores_and_of_libraries_have_marks(tmp_path: Path, failure: Exception) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, ["email"])
+    forms = Forms.of(table.snapshot(), "email", [SUBJECT])
+    with pytest.raises(type(failure)) as raised, errors_marked(forms):
+        raise failure
+    assert MARK in str(raised.value)
+    assert "canary" not in repr((str(raised.value), raised.value, trace_of(raised.value)))
