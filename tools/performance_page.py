@@ -161,9 +161,14 @@ def plain_table(lines: list[dict[str, Any]], columns: dict[str, str]) -> str:
             found: Any = line
             for part in key.split("."):
                 found = (found or {}).get(part)
-            cells.append("" if found is None else f"{found:.3g}" if isinstance(found, float) else str(found))
+            cells.append("" if found is None else _figure(found) if isinstance(found, float) else str(found))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _figure(value: float) -> str:
+    """Return three digits, or all digits of a whole number that is larger."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 STATEMENT = {
