@@ -131,7 +131,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "log",
         "many_files",
     ),
-    "engine.commit": ("transaction", "loop | creation", "conflicts | writers", "content"),
+    "engine.commit": ("transaction", "loop | creation", "course", "conflicts | writers", "content | handed"),
     "engine.log": ("checkpoints", "*"),
     "engine.table": ("changes", "snapshot", "predicate", "columns", "schema"),
     "contract": ("wording", "job", "restrictions", "operations", "parameters", "erasure"),

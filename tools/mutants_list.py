@@ -19,6 +19,7 @@ RULES = "tests/engine/commit/conflicts/test_rules.py"
 REFINEMENTS = "tests/engine/commit/conflicts/test_refinements.py"
 MATRIX = "tests/engine/commit/conflicts/test_matrix.py"
 LOOP = "tests/engine/commit/test_loop.py"
+HANDED = "tests/engine/commit/test_handed.py"
 CREDENTIALS = "tests/storage/test_credentials.py"
 ROW_TRACKING = "tests/engine/commit/content/test_row_tracking.py"
 STAGED_UNDER_OTHER_RULES = "tests/engine/test_soundness.py"
@@ -97,6 +98,7 @@ class Fault:
 
 _CONFLICTS = "airflow_txlog/engine/commit/conflicts.py"
 _LOOP = "airflow_txlog/engine/commit/loop.py"
+_COURSE = "airflow_txlog/engine/commit/course.py"
 _TRANSACTION = "airflow_txlog/engine/commit/transaction.py"
 _VACUUM_PLAN = "airflow_txlog/engine/upkeep/vacuum_plan.py"
 _ATTEMPTS = "airflow_txlog/jobs/resume/attempts.py"
@@ -211,10 +213,74 @@ FAULTS = (
     Fault(
         name="replaced-table-unnoticed",
         breaks="a commit lands in another table that was created at the same place meanwhile",
-        file=_LOOP,
+        file=_COURSE,
         old="            if found != self.anchor:\n",
         new="            if found is None:\n",
         tests=(LOOP,),
+    ),
+    Fault(
+        name="commit-of-another-log-followed",
+        breaks="a commit is put behind one of a table that was there before, and the log has a gap",
+        file=_COURSE,
+        old=" and each.after == self.tip:",
+        new=":",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="left-commit-followed",
+        breaks="a commit is put behind one that a dead writer has left and the log has lost: the log has a gap",
+        file=_COURSE,
+        old="self._follow([each for each in turn.handed() if each not in known])",
+        new="self._follow(turn.handed())",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="old-listing-trusted",
+        breaks="a table that was made again while its writer waited gets the commit of the one before",
+        file=_COURSE,
+        old=" or clock.monotonic_s() - listed_s > _LOOK_HOLDS_S:",
+        new=":",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="unlisted-commit-never-compared",
+        breaks="a commit that was checked against what the log does not hold is not noticed",
+        file=_COURSE,
+        old="            if info is None or (info.etag != each.digest and self.store.read(path) != each.data):\n",
+        new="            if info is None:\n",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="unanswered-commit-handed-on",
+        breaks="a commit is handed on that its writer has not seen created",
+        file=_LOOP,
+        old="None if course.was_unanswered else handed_on(version, tip, data)",
+        new="handed_on(version, tip, data)",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="damaged-commit-followed",
+        breaks="a commit is checked against half of another one",
+        file="airflow_txlog/engine/commit/handed.py",
+        old="        if digest_of(data).encode() != digest:\n",
+        new="        if False:\n",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="commit-of-another-caller-followed",
+        breaks="a commit is put behind one of another server, or of a bucket of the same name",
+        file="airflow_txlog/engine/commit/handed.py",
+        old="        if whose == mark:\n",
+        new="        if True:\n",
+        tests=(HANDED,),
+    ),
+    Fault(
+        name="handed-commits-stay",
+        breaks="rows' statistics stay in the folder for temporary files after the last writer",
+        file="airflow_txlog/engine/commit/writers.py",
+        old="                    os.ftruncate(self._held, _HINT_BYTES)\n",
+        new="",
+        tests=(HANDED,),
     ),
     Fault(
         name="row-ids-not-renumbered",

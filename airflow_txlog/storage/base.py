@@ -57,6 +57,8 @@ class Store(ABC):
     """Whether a read is a request over a network, so that few large reads are better than many small ones."""
     keeps_files = False
     """Whether `open_whole` may keep a file that is read again: true where the same process does that."""
+    access_mark: str | None = None
+    """Equal for two stores of one root only if both ask the same server with the same credentials; None: unknown."""
     deletes_at_once = 1
     """How many files `delete_many` deletes in one request; 1 if each delete is a separate call."""
     limits: Limits = USUAL
@@ -166,12 +168,6 @@ class Store(ABC):
         OutsideTable as `put` does.
         """
 
-    def put_new(self, path: str, data: pa.Buffer) -> int | None:
-        """Write a data file as `open_new` does, at once. Return its time as `Output.modified_ms`."""
-        with self.open_new(path) as output:
-            output.write(data)
-        return output.modified_ms
-
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a seekable file for pyarrow, whose `size()` is that of the object now.
@@ -260,9 +256,6 @@ class Store(ABC):
         return OSError(number, os.strerror(number), f"{self.root}/{path}")
 
 
-_NO_NAMES = frozenset(("", ".", ".."))
-
-
 def inner_parts(path: str) -> list[str]:
     """Return the segments of a path relative to a folder.
 
@@ -270,7 +263,7 @@ def inner_parts(path: str) -> list[str]:
     name: such a path may leave the folder, or name another file than it seems to.
     """
     parts = path.split("/")
-    if not _NO_NAMES.isdisjoint(parts) or "\0" in path:
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
     return parts
 
@@ -388,7 +381,7 @@ class Output:
         self.modified_ms: int | None = None
         """The published file's, as in `FileInfo`; None if it must be looked up."""
 
-    def write(self, data: bytes | pa.Buffer) -> int:
+    def write(self, data: bytes) -> int:
         """Append bytes. After a failure, such as a full disk, only `discard` is left to do."""
         self.sink.write(data)
         return len(data)

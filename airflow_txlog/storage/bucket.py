@@ -202,6 +202,11 @@ class Bucket(ABC):
 
     # --- what all share ---------------------------------------------------------------------------------------------
 
+    @property
+    def access_mark(self) -> str | None:
+        """See `Store.access_mark`."""
+        return None
+
     def _where(self, key: str) -> str:
         return f"{self.uri}/{key}"
 

@@ -22,7 +22,15 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
-from airflow_txlog.storage.base import FileInfo, NothingSent, Output, Store, check_may_read, inner_parts, side_by_side
+from airflow_txlog.storage.base import (
+    FileInfo,
+    NothingSent,
+    Output,
+    Store,
+    check_may_read,
+    inner_parts,
+    side_by_side,
+)
 from airflow_txlog.storage.bucket import Bucket, Listed, check_conditions
 from airflow_txlog.storage.clouds import EmptyRange, NameTaken, NotAnswered
 from airflow_txlog.storage.kept_files import KeptFiles
@@ -85,6 +93,10 @@ class ObjectStore(Store):
         self._made: tuple[int, float, int] | None = None
         """The time of the last file that was written, by the store's clock, and when its answer came, by ours."""
         self._deadline_s = DEADLINE_S
+
+    @property
+    def access_mark(self) -> str | None:  # type: ignore[override]
+        return self._bucket.access_mark
 
     def whole_bucket(self) -> ObjectStore:
         """Return the store of the whole bucket, to list it: no table is one."""

@@ -118,6 +118,11 @@ _RIGHTS = {
     "complete_multipart_upload": "s3:PutObject",
     **dict.fromkeys(("copy_object", "upload_part_copy"), "s3:PutObject, and s3:GetObject of the copied object"),
 }
+# What the client's own search for credentials depends on, beside the machine.
+_IDENTITY = (
+    *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+)
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 # The codes of a refused body without Content-MD5, always with status 400.
 _WANTS_MD5 = frozenset({"InvalidRequest", "MissingContentMD5"})
@@ -135,9 +140,17 @@ def open_at(uri: str, access: Access) -> Store:
         raise InvalidInput(
             "storage_options: token goes with key and secret. Give all three, or none. Nothing was read."
         )
-    client = connection(_open, options, credentials_of(access, AWS))
+    credentials = credentials_of(access, AWS)
+    client = connection(_open, options, credentials)
     payer, unsigned = bool(options.get("requester_pays")), bool(options.get("anon"))
-    return open_objects(uri, access, lambda name: S3Bucket(name, client, payer, unsigned))
+    asks = _asks(options, None if credentials is None else credentials.connection)
+    return open_objects(uri, access, lambda name: S3Bucket(name, client, payer, unsigned, asks))
+
+
+def _asks(options: dict[str, Any], connection_id: str | None) -> str:
+    """Return a text that differs between callers, without a secret."""
+    given = sorted((name, value) for name, value in options.items() if name not in ("secret", "token"))
+    return repr((connection_id, given, [os.environ.get(name) for name in _IDENTITY]))
 
 
 def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
@@ -208,10 +221,21 @@ class S3Bucket(RangedBucket):
     """The largest object that one request copies."""
     copied_part_bytes = 1024**3
 
-    def __init__(self, name: str, client: Connection, requester_pays: bool, is_unsigned: bool = False) -> None:
+    def __init__(
+        self, name: str, client: Connection, requester_pays: bool, is_unsigned: bool = False, asks: str | None = None
+    ) -> None:
+        """`asks` distinguishes callers: see `access_mark`."""
         super().__init__(f"{SCHEME}://{name}", name, client)
         self._sends_md5 = is_unsigned
         self._payer = {"RequestPayer": "requester"} if requester_pays else {}
+        self._asks = asks
+
+    @property
+    def access_mark(self) -> str | None:
+        if self._asks is None:
+            return None
+        client = self._asked("connect", "", self._connection.client)
+        return f"{client.meta.endpoint_url} {self._asks}"
 
     def _head(self, key: str) -> FileInfo:
         answer, where = self._request("head_object", Key=key), self._where(key)

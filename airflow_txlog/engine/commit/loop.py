@@ -17,32 +17,26 @@ import enum
 import errno
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.engine.commit.conflicts import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt, Guard
 from airflow_txlog.engine.commit.content.met import NONE_MET, How, Meeting, Meetings
-from airflow_txlog.engine.commit.writers import CommitTurn, commit_turn
-from airflow_txlog.engine.log.actions import Commit, decode_commit, encode_commit
+from airflow_txlog.engine.commit.course import Course, vanished
+from airflow_txlog.engine.commit.handed import handed_on
+from airflow_txlog.engine.commit.writers import commit_turn
+from airflow_txlog.engine.log.actions import encode_commit
 from airflow_txlog.engine.log.names import commit_name
-from airflow_txlog.engine.log.tail import OwnCommit, is_etag_of, list_tail, own_commit, read_files, read_unlisted
+from airflow_txlog.engine.log.tail import OwnCommit, own_commit
 from airflow_txlog.engine.table.schema.features import check_committer
-from airflow_txlog.engine.table.snapshot.snapshot import load_snapshot
 from airflow_txlog.errors import (
     CatalogRefused,
     CommitContention,
     CommitStateUnknown,
-    ConcurrentLogCleanup,
     CredentialsUnavailable,
     OutsideTable,
-    TableNotFound,
     TableNotInCatalog,
-    TableReplaced,
-    TxlogError,
     UnsupportedStore,
     WrongTableId,
 )
@@ -50,9 +44,6 @@ from airflow_txlog.storage.base import FileInfo, NothingSent, Store
 from airflow_txlog.storage.limits import LOG_FILE
 
 log = logging.getLogger(__name__)
-
-_MOST_AHEAD = 2
-"""How many commits are read at once before a listing has shown their sizes. Each may have `limits.LOG_FILE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +89,8 @@ class Landed:
     """Shows a later refresh whether the commit was replaced."""
     rebased_over: list[int] = field(default_factory=list)
     """Versions of other writers that landed between the read version and this one."""
-    contents: Mapping[FileInfo, bytes] = field(default_factory=dict)
-    """Their bytes, if the store proves them: the next refresh need not read them."""
+    contents: Mapping[int, bytes] = field(default_factory=dict)
+    """Their bytes by version: the next refresh need not read those that the store proves."""
     was_unanswered: bool = False
     """Whether only reading back its bytes has shown that it landed."""
 
@@ -116,106 +107,6 @@ class Landed:
 
 CommitInfo = Callable[[Attempt, str], dict[str, Any]]
 """Builds commitInfo for an attempt and the id of its bytes."""
-
-
-@dataclass(slots=True)
-class _Course:
-    """A commit in progress: the attempt, rebased over all winners so far, and the file that identifies the log."""
-
-    store: Store
-    attempt: Attempt
-    anchor: FileInfo | None
-    guard: Guard | None
-    rebased_over: list[int] = field(default_factory=list)
-    contents: dict[FileInfo, bytes] = field(default_factory=dict)
-    ahead: dict[int, bytes] = field(default_factory=dict)
-    """The bytes of commits that were read before a listing showed them."""
-    was_unanswered: bool = False
-
-    @property
-    def next_version(self) -> int:
-        return (self.rebased_over or [self.attempt.read_version])[-1] + 1
-
-    def check_same_log(self) -> None:
-        """Raise unless the log that we are about to extend is the one that we read (soundness A20).
-
-        The table may be recreated, or cleaned past the read version: then a put would land beneath a checkpoint,
-        unseen.
-        """
-        if self.anchor is not None:
-            found = self.store.stat(self.anchor.path)
-            if found != self.anchor:
-                raise _moved(self.store, self.attempt, self.anchor, found)
-
-    def take(self, turn: CommitTurn) -> None:
-        """Wait for the place of the writer that puts, and check against the log what has landed until then."""
-        has_waited = turn.advance()
-        is_listed = _is_commit(self.anchor, self.next_version - 1)
-        if has_waited and is_listed:
-            self._read_ahead(turn.landed())
-        if (turn.advance() or has_waited) and is_listed:
-            self.rebase(landed=turn.landed())
-        else:
-            self.check_same_log()
-
-    def _read_ahead(self, landed: int, *others: Callable[[], Any]) -> list[Any]:
-        """Read the next commits up to `landed`, and return the answers of `others`, which are asked beside."""
-        first = self.next_version
-        unread = [each for each in range(first, min(landed + 1, first + _MOST_AHEAD)) if each not in self.ahead]
-        found, answers = read_unlisted(self.store, unread, *others)
-        self.ahead |= found
-        return answers
-
-    def rebase(self, theirs: bytes | None = None, *, landed: int = -1) -> None:
-        """Move the attempt behind the commits that have landed from the next version on.
-
-        `theirs`: the bytes that the put found at that version, whatever a listing shows. Commits up to the version
-        `landed` are read while the log is listed. Raises CommitConflict, TableReplaced, ConcurrentLogCleanup, and the
-        errors of the guard.
-        """
-        for winner in self._winners(theirs, landed):
-            self.attempt = check_winner(self.attempt, winner)
-            self.rebased_over.append(winner.version)
-        if self.guard is not None:
-            self.guard.check_again()
-
-    def _winners(self, theirs: bytes | None, landed: int) -> list[Commit]:
-        """Return the commits from the next version on, ascending; the file of the last one becomes the anchor.
-
-        One listing shows whether it is still the same log, and which commits have landed. It may lag, so a file that it
-        lacks is looked up by its name. Small winners are kept in `contents`. An unreadable commit is an error.
-        """
-        store, version, anchor = self.store, self.next_version, self.anchor
-        is_commit = _is_commit(anchor, version - 1)
-        (tail,) = self._read_ahead(landed, partial(list_tail, store, version - 1 if is_commit else version))
-        if is_commit and tail.commits.get(version - 1) != anchor:
-            # The listing may lag behind.
-            self.check_same_log()
-        files: list[FileInfo] = []
-        for each in range(version, max(version if theirs is not None else 0, tail.latest) + 1):
-            info = tail.commits.get(each) or store.stat(commit_name(each))
-            if info is None:
-                is_gone = tail.latest < version
-                raise _vanished(self.attempt, commit_name(version)) if is_gone else _cleaned(self.attempt, version)
-            files.append(info)
-        winners: list[Commit] = []
-        known = {info: self.ahead.pop(number, b"") for number, info in enumerate(files, start=version)}
-        # Another size shows another file: one of a writer that replaces commits.
-        known = {info: data for info, data in known.items() if len(data) == info.size_bytes}
-        if theirs is not None:
-            known[files[0]] = theirs
-        unread = read_files(store, [info for info in files if info not in known])
-        try:
-            for info in files:
-                data = known[info] if info in known else next(unread)
-                winners.append(decode_commit(version + len(winners), data, info.path))
-                kept_bytes = sum(map(len, self.contents.values())) + len(data)
-                if kept_bytes <= store.limits.kept_winner_bytes and is_etag_of(info.etag, data):
-                    self.contents[info] = data
-        except FileNotFoundError as error:
-            raise _cleaned(self.attempt, version) from error
-        self.anchor = files[-1] if files else anchor
-        return winners
 
 
 def commit(
@@ -241,17 +132,18 @@ def commit(
     """
     if attempt.resulting_protocol is not None and attempt.resulting_metadata is not None:
         check_committer(attempt.resulting_protocol, attempt.resulting_metadata.configuration, store)
-    course = _Course(store, attempt, anchor, guard)
+    course = Course(store, attempt, anchor, guard)
     with commit_turn(store, clock) as turn:
-        course.take(turn)
+        course.take(turn, clock)
         for number in range(1, policy.max_attempts + 1):
             version = course.next_version
             data = encode_commit(commit_info(course.attempt, clock.unique_id()), course.attempt.actions())
             # No reader would accept a larger version.
             LOG_FILE.check(len(data), f"the commit of version {version}", attempt.table)
+            tip = course.tip
             theirs = _put_commit(course, commit_name(version), data, clock, policy)
             if theirs is None:
-                turn.land(version)
+                turn.land(version, None if course.was_unanswered else handed_on(version, tip, data))
                 return Landed(
                     version=version,
                     attempt=course.attempt,
@@ -272,45 +164,6 @@ def commit(
         table=attempt.table,
         read_version=attempt.read_version,
         attempts=policy.max_attempts,
-    )
-
-
-def _is_commit(anchor: FileInfo | None, version: int) -> bool:
-    return anchor is not None and anchor.path == commit_name(version)
-
-
-def _moved(store: Store, attempt: Attempt, anchor: FileInfo, found: FileInfo | None) -> TxlogError:
-    """Return why the anchor no longer exists: the log was cleaned, or the table was recreated."""
-    if found is None and attempt.current_metadata is not None:
-        with suppress(TableNotFound):
-            head = load_snapshot(store)
-            if head.metadata.id == attempt.current_metadata.id and head.version > attempt.read_version:
-                return _cleaned(attempt, head.version)
-    what = "is gone" if found is None else "is another file than the one that was read"
-    return TableReplaced(
-        f"{attempt.table}: {anchor.path} {what}, so the table was dropped and created again, or its log was "
-        "rewritten, while this transaction ran. Nothing was committed. Open the table again.",
-        table=attempt.table,
-    )
-
-
-def _vanished(attempt: Attempt, path: str) -> TableReplaced:
-    return TableReplaced(
-        f"{attempt.table}: {path} was there and is gone, so the log was rewritten while this transaction ran. "
-        "Nothing was committed. Open the table again.",
-        table=attempt.table,
-    )
-
-
-def _cleaned(attempt: Attempt, version: int) -> ConcurrentLogCleanup:
-    return ConcurrentLogCleanup(
-        f"commits of {attempt.table} between version {attempt.read_version}, "
-        f"which this {attempt.operation} read, and version {version} were cleaned from the log, so it cannot be "
-        "checked against them. Nothing of it is in the table: read the table again and repeat the operation. If this "
-        "happens often, delta.logRetentionDuration is shorter than the jobs are long.",
-        table=attempt.table,
-        read_version=attempt.read_version,
-        winning_version=version,
     )
 
 
@@ -359,7 +212,7 @@ def _is_refusal(failure: Exception) -> bool:
     return isinstance(failure, UnsupportedStore) or (isinstance(failure, OSError) and failure.errno in _REFUSALS)
 
 
-def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: CommitPolicy) -> bytes | None:
+def _put_commit(course: Course, path: str, data: bytes, clock: Clock, policy: CommitPolicy) -> bytes | None:
     """Put a commit, and read it back unless the put succeeds. Return None for our bytes, else the bytes there.
 
     Raises CommitStateUnknown if neither is known or the anchor is gone, TableReplaced if the version was taken and then
@@ -398,7 +251,7 @@ def _put_commit(course: _Course, path: str, data: bytes, clock: Clock, policy: C
         if outcome is _Put.ANOTHERS:
             return found
         if outcome is _Put.ABSENT and is_taken:
-            raise _vanished(attempt, path)
+            raise vanished(attempt, path)
         if outcome is _Put.ABSENT and failure is not None and is_refused:
             raise failure
         is_same_log = _is_there(once, course.anchor)

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from airflow_txlog.clock import Clock
+from airflow_txlog.engine.commit.handed import HandedOn, kept_before, read_handed, write_handed
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.engine.table.snapshot.replay import ENGINES_KEPT
@@ -95,16 +96,24 @@ _PLACES = ("next", "first")
 # Tables that share these files wait for each other, which is harmless and limits the number of files.
 _TABLES = 256
 _LONGEST_WAIT_S = 5.0
+# Many wait for the first of the places, and one for the second, which no other can take.
 _LOOK_EVERY_S = 0.004
+_LAST_LOOK_EVERY_S = 0.001
+# In the last place's file: the version that landed last, then the commits that are handed on.
+_HINT_BYTES, _HANDED_AT = 85, 128
 
 
 class CommitTurn:
     """The way of a commit through the places of its table, of which it holds one at a time."""
 
-    def __init__(self, table: bytes, places: Iterable[int], clock: Clock) -> None:
-        """`table` is the digest of its URI; `places` are open files, none if its writers take no turns."""
-        self._table = table
+    def __init__(self, table: bytes, places: Iterable[int], clock: Clock, mark: bytes | None = None) -> None:
+        """`table` is the digest of its URI; `places` are open files, none if its writers take no turns.
+
+        `mark`: the digest of `Store.access_mark`; None if its writers hand no commits on.
+        """
+        self._table, self._mark = table, mark
         self._ahead = list(places)
+        self._first = self._ahead[0] if self._ahead else None
         self._last = self._ahead[-1] if self._ahead else None
         self._held: int | None = None
         self._clock = clock
@@ -118,12 +127,13 @@ class CommitTurn:
         if not self._ahead:
             return False
         place, has_waited = self._ahead.pop(0), False
+        look_every_s = _LOOK_EVERY_S if self._ahead else _LAST_LOOK_EVERY_S
         try:
             while not _took(place):
                 if self._left_s <= 0:
                     self._ahead, place = [], -1
                     break
-                pause_s, has_waited = _LOOK_EVERY_S * (1 + self._clock.random()) / 2, True
+                pause_s, has_waited = look_every_s * (1 + self._clock.random()) / 2, True
                 self._clock.sleep(pause_s)
                 self._left_s -= pause_s
         except OSError:
@@ -133,25 +143,52 @@ class CommitTurn:
         self._held = None if place < 0 else place
         return has_waited
 
+    def step(self) -> bool:
+        """Take the next place if it is free, and leave the one before. Return False if it is not free."""
+        if self._ahead:
+            with suppress(OSError):
+                if not _took(self._ahead[0]):
+                    return False
+                place = self._ahead.pop(0)
+                self.leave()
+                self._held = place
+        return True
+
     def landed(self) -> int:
         """Return the version of the table that a writer of this machine committed last, or -1. It is only a hint."""
         if self._last is not None:
             with suppress(OSError, ValueError):
-                table, _, version = os.pread(self._last, 1024, 0).partition(b" ")
+                table, _, version = os.pread(self._last, _HINT_BYTES, 0).partition(b" ")
                 return int(version) if table == self._table else -1
         return -1
 
-    def land(self, version: int) -> None:
-        """Write the version of our commit down for the next writers."""
-        if self._held is not None and self._held == self._last:
+    def handed(self) -> list[HandedOn]:
+        """Return the commits that the last writers of this machine have handed on, to be judged by `Course`."""
+        if self._last is not None and self._mark is not None:
             with suppress(OSError):
-                os.pwrite(self._held, b"%s %020d" % (self._table, version), 0)
+                return read_handed(self._last, _HANDED_AT, self._mark)
+        return []
+
+    def land(self, version: int, commit: HandedOn | None = None) -> None:
+        """Write the version of our commit down for the next writers, and hand the commit on."""
+        if self._held is None or self._held != self._last:
+            return
+        with suppress(OSError):
+            if commit is not None and self._mark is not None:
+                write_handed(self._last, _HANDED_AT, self._mark, kept_before(commit, self.handed()))
+            os.pwrite(self._held, b"%s %020d" % (self._table, version), 0)
 
     def leave(self) -> None:
-        """Leave the place that it holds."""
-        if self._held is not None:
-            # Unlock explicitly: a child forked in between keeps the file open.
-            _leave(partial(fcntl.flock, self._held, fcntl.LOCK_UN))
+        """Leave the place that it holds. If no writer waits, nothing is handed on."""
+        if self._held is None:
+            return
+        if self._held == self._last and self._first is not None:
+            with suppress(OSError):
+                if _took(self._first):
+                    os.ftruncate(self._held, _HINT_BYTES)
+                    fcntl.flock(self._first, fcntl.LOCK_UN)
+        # Unlock explicitly: a child forked in between keeps the file open.
+        _leave(partial(fcntl.flock, self._held, fcntl.LOCK_UN))
 
 
 @contextmanager
@@ -160,15 +197,20 @@ def commit_turn(store: Store, clock: Clock) -> Iterator[CommitTurn]:
 
     There are no places where commits cost no request, or without a temporary folder that is this user's.
     """
-    table = hashlib.sha256(store.root.encode(errors="surrogateescape")).hexdigest()
+    table = _digest(store.root).hex()
     with ExitStack() as stack:
         try:
             places = [_opened(path, stack) for path in (_files(table) if store.is_remote else [])]
         except OSError:
             places = []
-        turn = CommitTurn(table.encode(), places, clock)
+        mark = store.access_mark if places else None
+        turn = CommitTurn(table.encode(), places, clock, None if mark is None else _digest(f"{store.root} {mark}"))
         stack.callback(turn.leave)
         yield turn
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
 
 def _files(table: str) -> list[Path]:

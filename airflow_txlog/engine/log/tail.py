@@ -136,15 +136,22 @@ class OwnCommit:
 
 def own_commit(store: Store, version: int, data: bytes) -> OwnCommit:
     kept = data if len(data) <= store.limits.kept_commit_bytes else None
-    return OwnCommit(version, hashlib.sha256(data).digest(), _md5(data), kept)
+    return OwnCommit(version, hashlib.sha256(data).digest(), digest_of(data), kept)
 
 
 def is_etag_of(etag: str | None, data: bytes) -> bool:
     """Return whether the etag proves that a file holds these bytes: on S3 their MD5, unless KMS encrypts them."""
-    return etag == _md5(data)
+    return etag == digest_of(data)
 
 
-def _md5(data: bytes) -> str:
+def proven_by(tail: LogTail, contents: Mapping[int, bytes]) -> dict[FileInfo, bytes]:
+    """Return those of these bytes of commits, by version, that the etags of their files prove."""
+    files = {tail.commits[version]: data for version, data in contents.items() if version in tail.commits}
+    return {info: data for info, data in files.items() if is_etag_of(info.etag, data)}
+
+
+def digest_of(data: bytes) -> str:
+    """Return the MD5 of a commit in hex: see `is_etag_of`."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 

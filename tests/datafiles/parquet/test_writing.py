@@ -36,6 +36,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
 from airflow_txlog.storage import LocalStore
+from airflow_txlog.storage.base import Output
 from tests.helpers.arrow import needs_arrow
 from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
@@ -175,10 +176,10 @@ def test_tiny_files_of_a_slow_store_are_closed_by_several_threads(tmp_path: Path
     threads = set()
 
     class SlowStore(LocalStore):
-        def put_new(self, path: str, data: pa.Buffer) -> int | None:
+        def open_new(self, path: str) -> Output:
             threads.add(threading.get_ident())
             time.sleep(0.02)
-            return super().put_new(path, data)
+            return super().open_new(path)
 
     target = layout(tmp_path, pa.schema([("id", pa.int64()), ("p", pa.int32())]), ("p",))
     writer = PartitionedWriter(target, SlowStore(str(tmp_path)))

@@ -3,8 +3,8 @@
 * The newest snapshot, from which a refresh begins.
 * `own`: its last commits as the store acknowledged them. Another writer may still replace one, so each refresh compares
   the file at its version with `OwnCommit.verified`.
-* `contents`: bytes of commits, by their files, that the next refresh need not read: other writers' commits that our
-  last one was checked against, and our own once verified. A replaced file has another etag, so it is not found here.
+* `contents`: bytes of commits that the next refresh need not read: other writers' commits that our last one was checked
+  against. Those count whose file has their digest as its etag.
 
 A poll that finds nothing new is one listing. The invariant: a returned snapshot was verified against the log by a
 request of this call. The newest snapshot is one reference, replaced as a whole and never by an older one of the same
@@ -35,7 +35,7 @@ class RecentTable:
         self._newest: Snapshot | None = None
         self._own: tuple[OwnCommit, ...] = ()
         self._own_table_id: str | None = None
-        self._contents: Mapping[FileInfo, bytes] = {}
+        self._contents: Mapping[int, bytes] = {}
         self._tip: tuple[int, FileInfo | None] | None = None
         # Held to compare and replace, never during a request.
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class RecentTable:
         self._tip = found
         return found[0]
 
-    def remember(self, commit: OwnCommit, table_id: str, contents: Mapping[FileInfo, bytes]) -> None:
+    def remember(self, commit: OwnCommit, table_id: str, contents: Mapping[int, bytes]) -> None:
         """Watch a commit that was just acknowledged, and keep the contents of those that landed before it."""
         with self._lock:
             self._contents = contents

@@ -19,7 +19,14 @@ from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, read_m
 from airflow_txlog.engine.log.columns import FILES, Packing
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.engine.log.segment import LogSegment, list_segment, read_at_once, read_commits, warn_once
-from airflow_txlog.engine.log.tail import LogTail, OwnCommit, list_tail, up_to_own_commits, verify_own_commits
+from airflow_txlog.engine.log.tail import (
+    LogTail,
+    OwnCommit,
+    list_tail,
+    proven_by,
+    up_to_own_commits,
+    verify_own_commits,
+)
 from airflow_txlog.engine.log.vectors import read_vectors, vector_file
 from airflow_txlog.engine.table.predicate import FileQuestion, Predicate, may_hold_match
 from airflow_txlog.engine.table.predicate.reading import read_predicate
@@ -220,18 +227,18 @@ class Snapshot:
         version: int | None = None,
         *,
         own: Sequence[OwnCommit] = (),
-        contents: Mapping[FileInfo, bytes] | None = None,
+        contents: Mapping[int, bytes] | None = None,
     ) -> Snapshot:
         """Return the latest version, or `version` (not before this one), reading only the new commits.
 
         If nothing is new, it returns itself after one listing; the table is read anew if the log is another one now.
 
         `own`: commits that were acknowledged to this process; CommitOverwritten is raised if one is gone. `contents`:
-        bytes of commits that were read before. Raises as `load_snapshot`.
+        bytes of commits, by version, that were read before. Raises as `load_snapshot`.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
         tail = up_to_own_commits(self.store, tail, own)
-        contents = {**(contents or {}), **verify_own_commits(self.store, tail, own)}
+        proven = proven_by(tail, contents or {}) | verify_own_commits(self.store, tail, own)
         if not is_same_log(self.store, tail, self.version, self.commit_file):
             return load_snapshot(self.store, version)
         try:
@@ -243,7 +250,7 @@ class Snapshot:
             segment = LogSegment(
                 version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
             )
-            return _checked(_build(self.store, self.state, segment, contents, self.checkpoint_files))
+            return _checked(_build(self.store, self.state, segment, proven, self.checkpoint_files))
         except (LogGap, FileNotFoundError):
             return load_snapshot(self.store, version)
 
