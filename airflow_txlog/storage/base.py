@@ -168,6 +168,12 @@ class Store(ABC):
         OutsideTable as `put` does.
         """
 
+    def put_new(self, path: str, data: pa.Buffer) -> int | None:
+        """Write a data file as `open_new` does, at once. Return its time as `Output.modified_ms`."""
+        with self.open_new(path) as output:
+            output.write(data)
+        return output.modified_ms
+
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
         """Return a seekable file for pyarrow, whose `size()` is that of the object now.
@@ -256,6 +262,9 @@ class Store(ABC):
         return OSError(number, os.strerror(number), f"{self.root}/{path}")
 
 
+_NO_NAMES = frozenset(("", ".", ".."))
+
+
 def inner_parts(path: str) -> list[str]:
     """Return the segments of a path relative to a folder.
 
@@ -263,7 +272,7 @@ def inner_parts(path: str) -> list[str]:
     name: such a path may leave the folder, or name another file than it seems to.
     """
     parts = path.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+    if not _NO_NAMES.isdisjoint(parts) or "\0" in path:
         raise ValueError(f"{path!r} is no path inside the table: it is refused, nothing was touched")
     return parts
 
@@ -381,7 +390,7 @@ class Output:
         self.modified_ms: int | None = None
         """The published file's, as in `FileInfo`; None if it must be looked up."""
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | pa.Buffer) -> int:
         """Append bytes. After a failure, such as a full disk, only `discard` is left to do."""
         self.sink.write(data)
         return len(data)

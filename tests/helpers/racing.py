@@ -66,7 +66,7 @@ def killed_before_commit(number: int = 1) -> Iterator[None]:
         yield
 
 
-CHANGING = ("put_if_absent", "put", "open_new", "delete", "delete_empty_directory")
+CHANGING = ("put_if_absent", "put", "open_new", "put_new", "delete", "delete_empty_directory")
 
 
 class Death:

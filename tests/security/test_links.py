@@ -315,11 +315,13 @@ def test_a_name_that_is_taken_by_a_link_is_not_written_through(tmp_path: Path, c
     (tmp_path / "t" / "f").symlink_to(canary.secret)
     with pytest.raises(FileExistsError):
         LocalStore(str(tmp_path / "t")).open_new("f")
+    with pytest.raises(FileExistsError):
+        LocalStore(str(tmp_path / "t")).put_new("f", pa.py_buffer(b"rows"))
 
 
 def test_a_place_outside_of_the_table_is_not_written_or_deleted(tmp_path: Path, canary: Canary) -> None:
     store = LocalStore(str(tmp_path / "t"), Access(allow_absolute_paths=True))
-    for call in (store.open_new, store.delete):
+    for call in (store.open_new, lambda path: store.put_new(path, pa.py_buffer(b"rows")), store.delete):
         for path in (str(canary.secret), f"file://{canary.secret}"):
             with pytest.raises(ValueError, match="no path inside the table"):
                 call(path)

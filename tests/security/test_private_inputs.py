@@ -51,6 +51,7 @@ def test_only_what_a_job_keeps_beside_the_data_is_private(tmp_path: Path) -> Non
     store = LocalStore(str(tmp_path / "t"))
     with store.open_new(f"{PRIVATE_PREFIX}0/keys.parquet") as file:
         file.write(b"keys")
+    store.put_new(f"{PRIVATE_PREFIX}0/rows.parquet", pa.py_buffer(b"rows"))
     assert modes(tmp_path / "t" / f"{PRIVATE_PREFIX}0") == {0o700, 0o600}
     with store.open_new("day=1/part.parquet") as file:
         file.write(b"rows")

@@ -201,6 +201,17 @@ def test_a_new_file_is_there_once_it_is_closed(store: Store) -> None:
         assert pq.read_table(source).equals(table)
 
 
+def test_a_new_file_is_put_at_once(store: Store) -> None:
+    modified_ms = store.put_new("day=1/x", pa.py_buffer(b"rows"))
+    info = store.stat("day=1/x")
+    assert info is not None
+    assert modified_ms in (None, info.modified_ms)
+    assert store.read("day=1/x") == b"rows"
+    with pytest.raises(FileExistsError):
+        store.put_new("day=1/x", pa.py_buffer(b"other"))
+    assert store.read("day=1/x") == b"rows"
+
+
 def test_a_new_file_that_fails_or_is_dropped_leaves_nothing(store: Store) -> None:
     def write() -> None:
         with store.open_new("p/x.parquet") as file:
@@ -283,6 +294,7 @@ def test_nothing_outside_the_root_is_written_or_deleted(store: Store, path: str)
         lambda: store.put_if_absent(path, b"x"),
         lambda: store.open_output(path),
         lambda: store.open_new(path),
+        lambda: store.put_new(path, pa.py_buffer(b"x")),
     ]
     for operation in operations:
         with pytest.raises(ValueError, match="refused"):

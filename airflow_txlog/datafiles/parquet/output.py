@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,8 @@ from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.base import Output, name_file
 
+# The rows of a file that is encoded in memory take less than these bytes.
+_ENCODED_BYTES = 1024 * 1024
 # Bytes read at once to compute a digest.
 _DIGESTED_BYTES = 8 * 1024 * 1024
 
@@ -132,6 +134,7 @@ class RowGroupWriter:
         self._pending: list[pa.RecordBatch] = []
         self._store = store
         self._output: Output | None = None
+        self._encoded: pa.Buffer | None = None
         self._is_finished = False
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
@@ -143,13 +146,22 @@ class RowGroupWriter:
         self._hiding_nulls = [number for number, kind in enumerate(kinds) if hides_nulls(kind)]
         self._dictionaries = [number for number, kind in enumerate(kinds) if pa.types.is_dictionary(kind)]
 
-    def another(self, path: str, options: Mapping[str, Any]) -> RowGroupWriter:
-        """Return the writer of another file, before its first row. Call it before the first row of this one."""
+    def another(
+        self, path: str, options: Mapping[str, Any], statistics: StatisticsCollector | None = None
+    ) -> RowGroupWriter:
+        """Return the writer of another file, before its first row. Call it before the first row of this one.
+
+        `statistics`: one of `statistics_of`, for the rows of this file.
+        """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
         found.path, found._options = path, dict(options)
-        found._pending, found._statistics = [], self._statistics.empty()
+        found._pending, found._statistics = [], statistics or self._statistics.empty()
         return found
+
+    def statistics_of(self, parts: Sequence[pa.Table]) -> Iterator[StatisticsCollector]:
+        """Yield what `another` gets for each of many small files, whose rows are these."""
+        return self._statistics.of_parts(parts)
 
     @property
     def is_open(self) -> bool:
@@ -159,14 +171,16 @@ class RowGroupWriter:
     @property
     def written_bytes(self) -> int:
         """The bytes that have gone to the file so far."""
+        if self._encoded is not None:
+            return int(self._encoded.size)
         return 0 if self._sink is None else int(self._sink.tell())
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows with exactly the schema's columns."""
+    def write(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> None:
+        """Add rows with exactly the schema's columns; `size_bytes` are theirs, if they are known."""
         if batch.num_rows == 0:
             return
         self._pending.append(batch)
-        self.pending_bytes += batch.nbytes
+        self.pending_bytes += batch.nbytes if size_bytes is None else size_bytes
         if self.pending_bytes >= self._row_group_bytes:
             self.end_row_group()
 
@@ -189,13 +203,23 @@ class RowGroupWriter:
         self._num_records += table.num_rows
         count_rows(written=table.num_rows)
 
+    def encode(self) -> bool:
+        """Encode the file in memory if it is small and not begun. Return whether only bytes are left for `close`."""
+        if not self._pending or self._sink is not None or self.pending_bytes >= _ENCODED_BYTES or self._discards:
+            return False
+        stream = self._sink = pa.BufferOutputStream()
+        self.end_row_group()
+        self._end(self._begun())
+        self._writer, self._sink, self._encoded = None, None, stream.getvalue()
+        return True
+
     def skip_to(self, position: int) -> None:
         """Do nothing: the next row has this position in the file that is copied."""
 
     def _begun(self) -> pq.ParquetWriter:
         """Return the writer of the file, which it begins if that is not done."""
         if self._writer is None:
-            self._sink = self._opened()
+            self._sink = self._opened() if self._sink is None else self._sink
             # Arrow's own copy of the schema is left out: a reader that trusts it would misread the columns' types.
             self._writer = pq.ParquetWriter(self._stream(self._sink), self.schema, store_schema=False, **self._options)
         return self._writer
@@ -221,20 +245,14 @@ class RowGroupWriter:
     ) -> StagedFile | None:
         """Finish the file and return its record, or None if it has no rows. For the arguments see StagedFile."""
         self.end_row_group()
-        if self._writer is None:
+        if self._writer is None and self._encoded is None:
             return None
         try:
-            self._end(self._writer)
+            size_bytes, modified_ms = self._published()
         except OSError as error:
             self._name(error)
             raise
-        self._writer = None
-        modified_ms: int | None = 0
-        size_bytes = self.written_bytes
-        if self._output is not None:
-            self._output.close()
-            self._is_finished = True
-            modified_ms = self._output.modified_ms
+        digest, self._encoded = self._digest(), None
         if modified_ms is None:
             found = self._store.stat(self.path)
             if found is None:
@@ -251,8 +269,29 @@ class RowGroupWriter:
             segment=segment,
             num_kept=num_kept,
             is_change=is_change,
-            digest=self._sink.digest() if self._with_digest else None,
+            digest=digest,
         )
+
+    def _published(self) -> tuple[int, int | None]:
+        """Finish the file. Return its size, and its time, None if it must be looked up."""
+        modified_ms: int | None = 0
+        if self._encoded is not None:
+            modified_ms = self._store.put_new(self.path, self._encoded)
+        if self._writer is not None:
+            self._end(self._writer)
+            self._writer = None
+        size_bytes = self.written_bytes
+        if self._output is not None:
+            self._output.close()
+            modified_ms = self._output.modified_ms
+        self._is_finished = not self._discards
+        return size_bytes, modified_ms
+
+    def _digest(self) -> str | None:
+        if not self._with_digest:
+            return None
+        digest: str = self._sink.digest() if self._encoded is None else hashlib.sha256(self._encoded).hexdigest()
+        return digest
 
     def _writable(self, table: pa.Table) -> pa.Table:
         """Return the same rows in a form that Arrow writes."""

@@ -10,25 +10,13 @@ Source: protocol, "Per-file Statistics"; soundness, A6.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.datafiles.codecs import (
-    SECOND_US,
-    Date,
-    Decimal,
-    Float,
-    Integer,
-    Text,
-    WallTime,
-    codec_of,
-    date_text,
-    timestamp_text,
-)
+from airflow_txlog.datafiles.bounds import Texts, Ways, json_string, ways_of
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.footer_forms import ChunkStatistics
 from airflow_txlog.datafiles.parquet.footer_statistics import Chunks, ColumnPath, FooterLeaves, Leaf
@@ -36,20 +24,10 @@ from airflow_txlog.datafiles.parquet.physical import FileFields, is_variant, phy
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 
-# The JSON texts of a minimum and a maximum; None leaves the bound out.
-_Texts: TypeAlias = tuple[str | None, str | None]
-_Ways: TypeAlias = tuple[Callable[[Any], Any] | None, Callable[[Any, Any], _Texts]]
-
 # The table's field of each column, and its number among others.
 _Places: TypeAlias = dict[str, tuple[pa.Field, int | None]]
 
-_STRING_CHARS = 32
-_MAX_STRING_CHARS = 2 * _STRING_CHARS
-_MAX_CHAR = chr(0x10FFFF)
-# Only dates with a four-digit year: readers fail on others.
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_DAY_US = 86_400 * SECOND_US
-_MILLISECOND_US = SECOND_US // 1000
+_PARTS_AT_ONCE = 512
 
 
 class StatisticsCollector:
@@ -150,11 +128,38 @@ class StatisticsCollector:
 
     def add_values(self, rows: pa.Table | pa.RecordBatch, names: Collection[str]) -> None:
         """Add these columns of rows that are counted elsewhere."""
+        for name, values, nulls in self._values(rows, [name for name in names if name in self._columns]):
+            if values is None:
+                del self._columns[name]
+                continue
+            for column in self._columns[name]:
+                column.update(values)
+                column.add_nulls(nulls)
+
+    def of_parts(self, parts: Sequence[pa.Table]) -> Iterator[StatisticsCollector]:
+        """Yield a collector for each of many small files, which has the values of its part; `update` counts the rows.
+
+        The rows are as they are stored. Python compares a few values before Arrow has begun.
+        """
+        for start in range(0, len(parts), _PARTS_AT_ONCE):
+            some = parts[start : start + _PARTS_AT_ONCE]
+            ends = list(itertools.accumulate(part.num_rows for part in some))
+            made = [self.empty() for _ in some]
+            (rows,) = pa.concat_tables(some).combine_chunks().to_batches() or some[:1]
+            for name, values, _ in self._values(rows, self._columns):
+                assert values is not None, "rows as they are stored have the columns' types"
+                for number, column in enumerate(self._columns[name]):
+                    column.update_parts(values, ends, [each._columns[name][number] for each in made])
+            for each in made:
+                each._added_apart = frozenset(self._columns)
+            yield from made
+
+    def _values(
+        self, rows: pa.Table | pa.RecordBatch, names: Iterable[str]
+    ) -> Iterator[tuple[str, pa.ChunkedArray | pa.Array | None, int]]:
+        """Yield the values of each column, None if they have another type, and the number of nulls besides."""
         places = self._held.places(rows.schema, self._schema, self._columns)
         for name in names:
-            if name not in self._columns:
-                continue
-            columns = self._columns[name]
             field, found = places[name]
             assert found is not None
             held, nulls = rows.column(found), 0
@@ -170,11 +175,8 @@ class StatisticsCollector:
                 values = _in_current_type(held, field)
             except ColumnMismatch:
                 # Values of another type have no bounds in this one; a reader of the column will refuse them.
-                del self._columns[name]
-                continue
-            for column in columns:
-                column.update(values)
-                column.add_nulls(nulls)
+                values = None
+            yield name, values, nulls
 
     def finish(self) -> str:
         """Return the JSON of `add.stats` for all rows so far."""
@@ -230,7 +232,7 @@ class _Column:
     `names` are the keys as JSON.
     """
 
-    def __init__(self, path: ColumnPath, keys: ColumnPath, names: Sequence[str], ways: _Ways) -> None:
+    def __init__(self, path: ColumnPath, keys: ColumnPath, names: Sequence[str], ways: Ways) -> None:
         self.path = path
         self.keys = keys
         self.names = names
@@ -246,10 +248,7 @@ class _Column:
 
     def update(self, values: pa.ChunkedArray | pa.Array) -> None:
         """Count and compare the leaf's values among those of its top-level column."""
-        for name in self.path[1:]:
-            # A member is null where its struct is, as struct_field ensures. It takes a text that begins with a dot for
-            # a path, and a list of one for a name.
-            values = pc.struct_field(values, [name])
+        values = self._leaf(values)
         self.add_nulls(values.null_count)
         if self._comparable is None or values.null_count == len(values):
             return
@@ -264,6 +263,29 @@ class _Column:
         if found["min"] is not None:
             self._lower = found["min"] if self._lower is None else min(self._lower, found["min"])
             self._upper = found["max"] if self._upper is None else max(self._upper, found["max"])
+
+    def update_parts(self, values: pa.Array, ends: Sequence[int], parts: Sequence[_Column]) -> None:
+        """Count and compare the values of the same column of several files, each of which has those before its end."""
+        values, start = self._leaf(values), 0
+        # Values without an order count alone.
+        plain = (values.is_valid() if self._comparable is None else self._comparable(values)).to_pylist()
+        for part, end in zip(parts, ends, strict=True):
+            known = [value for value in plain[start:end] if value is not None]
+            # NaN alone does not equal itself.
+            found = [value for value in known if value == value]
+            if self._comparable is None:
+                part.null_count = known.count(False)
+            else:
+                part.null_count, part._has_nan = end - start - len(known), len(found) < len(known)
+                part._lower, part._upper = min(found, default=None), max(found, default=None)
+            start = end
+
+    def _leaf(self, values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+        for name in self.path[1:]:
+            # A member is null where its struct is, as struct_field ensures. It takes a text that begins with a dot for
+            # a path, and a list of one for a name.
+            values = pc.struct_field(values, [name])
+        return values
 
     def add_nulls(self, count: int) -> None:
         """Count nulls, unless the number of earlier ones is unknown."""
@@ -304,7 +326,7 @@ class _Column:
             )
         )
 
-    def texts(self) -> _Texts:
+    def texts(self) -> Texts:
         """Return the bounds as JSON."""
         if self._lower is None:
             return None, None
@@ -329,99 +351,12 @@ def _leaves(members: Iterable[pa.Field], path: ColumnPath = (), keys: ColumnPath
             yield from _leaves(member.type, here, key)
         elif not pa.types.is_null(member.type):
             # Arrays, maps and variants count as one leaf, with a null count. A void column is in no file.
-            yield _Column(here, key, [f"{_string(name)}:" for name in key], _ways(member.type))
-
-
-# --- one type --------------------------------------------------------------------------------------------------------
-
-
-def _ways(kind: pa.DataType) -> _Ways:
-    """Return how values of this type become comparable, None if they have no bounds, and how bounds become JSON."""
-    if pa.types.is_dictionary(kind):
-        comparable, texts = _ways(kind.value_type)
-        return (None if comparable is None else lambda values: comparable(values.cast(kind.value_type))), texts
-    match codec_of(kind):
-        case Integer() | Decimal() as codec:
-            return codec.plain_of, lambda lower, upper: (codec.write(lower), codec.write(upper))
-        case Float() as codec:
-            return lambda values: values.cast(pa.float64()), lambda lower, upper: _float_texts(lower, upper, codec)
-        case Text():
-            # As bytes, whose order is Spark's; a value that is not UTF-8 then costs its bounds and nothing else.
-            if pa.types.is_string(kind):
-                return _as_bytes, _string_texts
-            return lambda values: values.cast(pa.large_string()).cast(pa.large_binary()), _string_texts
-        case Date() as codec:
-            return codec.plain_of, _date_texts
-        case WallTime() as codec:
-            zone = "" if codec.arrow.tz is None else "Z"
-            return codec.plain_of, lambda lower, upper: _timestamp_texts(lower, upper, zone)
-    return None, lambda lower, upper: (None, None)
-
-
-def _as_bytes(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    return values.view(pa.binary()) if isinstance(values, pa.Array) else values.cast(pa.binary())
-
-
-def _float_texts(lower: float, upper: float, codec: Float) -> _Texts:
-    infinite = float("inf")
-    # Equal zeros may have either sign, and some readers distinguish them: take the sign that bounds both.
-    lower, upper = (-0.0 if lower == 0 else lower), (0.0 if upper == 0 else upper)
-    return (
-        None if abs(lower) == infinite else codec.write(lower),
-        None if abs(upper) == infinite else codec.write(upper),
-    )
-
-
-def _string_texts(lower: bytes, upper: bytes) -> _Texts:
-    try:
-        smallest, greatest = lower.decode(), upper.decode()
-    except UnicodeDecodeError:
-        return None, None
-    cut = _cut_above(greatest)
-    # Python's characters are code points: a cut between two of them never splits one.
-    return _string(smallest[:_STRING_CHARS]), None if cut is None else _string(cut)
-
-
-def _cut_above(text: str) -> str | None:
-    """Return the first 32 characters and one greater than the next one, or None if that takes too many characters.
-
-    As in the reference implementation, U+007F follows if the text continues in ASCII, else U+10FFFF; if the text itself
-    continues with that one, the prefix grows.
-    """
-    if len(text) <= _STRING_CHARS:
-        return text
-    for size in range(_STRING_CHARS, min(len(text), _MAX_STRING_CHARS)):
-        if text[size] < "\x7f":
-            return text[:size] + "\x7f"
-        if text[size] < _MAX_CHAR:
-            return text[:size] + _MAX_CHAR
-    return None
-
-
-def _date_texts(lower: int, upper: int) -> _Texts:
-    return (
-        _string(date_text(lower)) if _FIRST_DAY <= lower <= _LAST_DAY else None,
-        _string(date_text(upper)) if _FIRST_DAY <= upper <= _LAST_DAY else None,
-    )
-
-
-def _timestamp_texts(lower: int, upper: int, zone: str) -> _Texts:
-    # In milliseconds, as readers expect. Down for the minimum; up for the maximum, because not every reader adds the
-    # millisecond that others cut off.
-    upper = -(-upper // _MILLISECOND_US) * _MILLISECOND_US
-    return tuple(  # type: ignore[return-value]
-        _string(timestamp_text(value, fraction_digits=3) + zone)
-        if _FIRST_DAY * _DAY_US <= value < (_LAST_DAY + 1) * _DAY_US
-        else None
-        for value in (lower, upper)
-    )
+            yield _Column(here, key, [f"{json_string(name)}:" for name in key], ways_of(member.type))
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-_string = json.encoder.encode_basestring
-# JSON by name.
 _Tree: TypeAlias = dict[str, Any]
 
 

@@ -8,6 +8,8 @@ process knows what was written. Source: protocol, "Add File", "Partition Values"
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,12 +49,12 @@ from airflow_txlog.datafiles.staged_files import (
 )
 from airflow_txlog.storage import Store, StoreReference
 
-# Fewer files than these are closed one after the other. More are closed in parallel if their rows are many, or if the
-# store answers slowly.
+# Fewer files than these are closed one after the other.
 _MANY_FILES = 8
+# Many files of so few rows on average get their statistics together.
+_FEW_ROWS = 16
 _CLOSED_AT_ONCE = 4
 _MOST_IN_TURN = 16
-_TINY_BYTES = 16 * 1024
 # Without delta.targetFileSize: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
@@ -190,7 +192,11 @@ class Layout:
 
         As in delta-spark it has two characters: a directory `name=value` would keep a name that the column has lost.
         """
-        return attempt[:2] if any(map(is_mapped, self.schema)) else ""
+        return attempt[:2] if self._is_mapped else ""
+
+    @cached_property
+    def _is_mapped(self) -> bool:
+        return any(map(is_mapped, self.schema))
 
 
 class PartitionedWriter:
@@ -292,23 +298,33 @@ class PartitionedWriter:
             return
         table = pa.Table.from_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
-        for key, part in split_by_partition(table, self._layout):
+        parts = list(split_by_partition(table, self._layout))
+        statistics: Iterator[StatisticsCollector | None] = itertools.repeat(None)
+        if is_last and len(parts) >= _MANY_FILES and table.num_rows <= _FEW_ROWS * len(parts):
+            statistics = self._first.statistics_of([part for _, part in parts])
+        for (key, part), of_part in zip(parts, statistics, strict=False):
             size_bytes = part.nbytes
             # A batch may be larger than a small target.
             most = max(1, part.num_rows * self._layout.target_bytes // max(1, size_bytes))
-            for batch in part.to_batches(max_chunksize=most):
-                self._writer(key, size_bytes if is_last else None).write(batch)
+            batches = part.to_batches(max_chunksize=most)
+            is_whole, size_of_all = len(batches) == 1, size_bytes if is_last else None
+            for batch in batches:
+                writer = self._writer(key, size_of_all, of_part if is_whole else None)
+                writer.write(batch, size_bytes if is_whole else None)
         self._relieve()
 
-    def _writer(self, key: FileKey, size_bytes: int | None) -> RowGroupWriter:
-        """Return the writer of a file; `size_bytes` are those of all its rows if it is new and no others follow."""
+    def _writer(self, key: FileKey, size_bytes: int | None, statistics: StatisticsCollector | None) -> RowGroupWriter:
+        """Return the writer of a file; `size_bytes` are those of all its rows if it is new and no others follow.
+
+        `statistics`: those of the same rows, if they are known.
+        """
         if key in self._writers and self._writers[key].written_bytes >= self._layout.target_bytes:
             self._close([key])
         if key not in self._writers:
             options = self._options(size_bytes)
             path = self._layout.new_path(self._attempt, self._files, key.partition, options)
             self._files += 1
-            self._writers[key] = self._first.another(path, options)
+            self._writers[key] = self._first.another(path, options, statistics)
         return self._writers[key]
 
     def _options(self, size_bytes: int | None) -> dict[str, Any]:
@@ -331,38 +347,38 @@ class PartitionedWriter:
         self._close(opened[: max(0, len(opened) - self.store.limits.open_files)])
 
     def _close(self, keys: Sequence[FileKey]) -> None:
-        """Finish these files, several at a time: most of the time is the disk's or the store's."""
+        """Finish these files. Small ones are encoded here, in turn, because threads would wait for the interpreter.
+
+        Others are finished several at a time, and so are the small ones if the disk or the store takes most of the
+        time: a file's system calls and requests leave the interpreter free.
+        """
         writers = [self._writers.pop(key) for key in keys]
         self._abandoned += writers
-        # Tiny files take Python's time, for which threads would only wait, unless the store is slow.
-        are_tiny = sum(writer.pending_bytes for writer in writers) < _TINY_BYTES * len(writers)
-        alone = _MANY_FILES if are_tiny or len(keys) < _MANY_FILES else 0
-        began, used = time.perf_counter(), time.thread_time()
-        found = self._closed_in_turn(keys[:alone], writers[:alone])
-        is_slow = time.perf_counter() - began > 4 * (time.thread_time() - used)
-        keys, writers = keys[alone:], writers[alone:]
-        if are_tiny and not is_slow:
-            found += self._closed_in_turn(keys, writers)
-        elif keys:
-            found += self._closed_side_by_side(keys, writers)
-        self._staged += [staged for staged in found if staged is not None]
-
-    def _closed_side_by_side(
-        self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]
-    ) -> list[StagedFile | None]:
-        # Handing over a file takes about as long as writing a tiny one.
+        at_once = _CLOSED_AT_ONCE if self.store.is_remote else min(_CLOSED_AT_ONCE, os.cpu_count() or 1)
+        # Handing over a file takes about as long as encoding a tiny one.
         run = max(1, min(_MOST_IN_TURN, len(keys) // (4 * _CLOSED_AT_ONCE)))
+        encoding_s = writing_s = 0.0
+        found: list[Sequence[StagedFile | None]] = []
+        closing = []
         # Leaving the pool waits for the files that are being closed, so `abandon` never meets one of them.
-        with ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="txlog-close") as pool:
-            closing = [
-                pool.submit(self._closed_in_turn, keys[start : start + run], writers[start : start + run])
-                for start in range(0, len(keys), run)
-            ]
+        with ThreadPoolExecutor(at_once, thread_name_prefix="txlog-close") as pool:
             try:
-                return [file for each in closing for file in each.result()]
+                for start in range(0, len(keys), run):
+                    some = keys[start : start + run], writers[start : start + run]
+                    began = time.perf_counter()
+                    are_encoded = [writer.encode() for writer in some[1]]
+                    encoded = time.perf_counter()
+                    encoding_s += encoded - began
+                    if len(keys) >= _MANY_FILES and (not all(are_encoded) or writing_s > encoding_s):
+                        closing.append(pool.submit(self._closed_in_turn, *some))
+                    else:
+                        found.append(self._closed_in_turn(*some))
+                        writing_s += time.perf_counter() - encoded
+                found += [each.result() for each in closing]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+        self._staged += [staged for each in found for staged in each if staged is not None]
 
     def _closed_in_turn(self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]) -> list[StagedFile | None]:
         return list(map(self._closed, keys, writers))

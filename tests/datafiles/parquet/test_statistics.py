@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 from decimal import Decimal
 
@@ -201,6 +202,32 @@ def test_batches_make_no_difference(column, size):
     for batch in table.to_batches(max_chunksize=size):
         collector.update(batch)
     assert collector.finish() == file_statistics(table)
+
+
+others = st.one_of(
+    st.tuples(st.just(pa.bool_()), st.lists(st.none() | st.booleans())),
+    st.tuples(st.just(pa.binary()), st.lists(st.none() | st.binary(max_size=3))),
+    st.tuples(st.just(pa.list_(pa.int8())), st.lists(st.none() | st.lists(st.none() | st.just(1), max_size=2))),
+)
+
+
+@given(st.one_of(scalars, others), st.lists(st.integers(1, 4), min_size=1))
+def test_many_files_get_their_statistics_together_as_each_would_alone(column, sizes):
+    arrow, values = column
+    held = pa.array(values, arrow)
+    member = pa.StructArray.from_arrays(
+        [held], names=["m"], mask=pa.array([n % 3 == 1 for n in range(len(held))], pa.bool_())
+    )
+    table = pa.table({"c": held, "s": member, "t": member})
+    ends = [end for end in itertools.accumulate(sizes) if end < len(table)]
+    parts = [
+        table.slice(start, end - start) for start, end in itertools.pairwise([0, *ends, len(table)]) if end > start
+    ]
+    options = {"indexed_columns": [("c",), ("S",)]}
+    found = list(StatisticsCollector(table.schema, **options).of_parts(parts))
+    for collector, part in zip(found, parts, strict=True):
+        collector.update(part)
+        assert collector.finish() == file_statistics(part, **options)
 
 
 def in_spark_s_order(value):

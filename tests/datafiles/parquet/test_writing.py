@@ -36,7 +36,6 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
 )
 from airflow_txlog.errors import ConstraintViolation, CorruptDataFile, CorruptDeletionVector, SchemaMismatch, TxlogError
 from airflow_txlog.storage import LocalStore
-from airflow_txlog.storage.base import Output
 from tests.helpers.arrow import needs_arrow
 from tests.helpers.files import bins_of, place_of, plan_of_files, store_of
 from tests.helpers.vectors import bitmap
@@ -176,10 +175,10 @@ def test_tiny_files_of_a_slow_store_are_closed_by_several_threads(tmp_path: Path
     threads = set()
 
     class SlowStore(LocalStore):
-        def open_new(self, path: str) -> Output:
+        def put_new(self, path: str, data: pa.Buffer) -> int | None:
             threads.add(threading.get_ident())
             time.sleep(0.02)
-            return super().open_new(path)
+            return super().put_new(path, data)
 
     target = layout(tmp_path, pa.schema([("id", pa.int64()), ("p", pa.int32())]), ("p",))
     writer = PartitionedWriter(target, SlowStore(str(tmp_path)))

@@ -250,7 +250,7 @@ def test_subjects_that_the_column_cannot_hold_are_refused_before_anything_is_don
 
 # --- kills ----------------------------------------------------------------------------------------------------------
 
-_CHANGING = ("put_if_absent", "put", "open_new", "open_output", "delete", "delete_empty_directory")
+_CHANGING = ("put_if_absent", "put", "open_new", "put_new", "open_output", "delete", "delete_empty_directory")
 
 
 def _killed_at(number: int, job: Callable[[], object]) -> bool:

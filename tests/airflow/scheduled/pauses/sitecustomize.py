@@ -49,7 +49,7 @@ def count_look(root: str) -> None:
 
 def with_pauses(module: ModuleType) -> None:
     store: Any = module.LocalStore
-    open_new, put_if_absent, list_files = store.open_new, store.put_if_absent, store.list
+    open_new, put_new, put_if_absent, list_files = store.open_new, store.put_new, store.put_if_absent, store.list
 
     def listed(self: Any, directory: str, **given: Any) -> Any:
         if directory == "_delta_log":
@@ -60,13 +60,17 @@ def with_pauses(module: ModuleType) -> None:
         pause(self.root, "before" if path.startswith("txlog-inputs-") else "staging")
         return open_new(self, path)
 
+    def put_at_once(self: Any, path: str, data: Any) -> Any:
+        pause(self.root, "before" if path.startswith("txlog-inputs-") else "staging")
+        return put_new(self, path, data)
+
     def put(self: Any, path: str, data: bytes) -> bool:
         done: bool = put_if_absent(self, path, data)
         if done and path.startswith("_delta_log/") and path.endswith(".json"):
             pause(self.root, "after")
         return done
 
-    store.open_new, store.put_if_absent, store.list = opened, put, listed
+    store.open_new, store.put_new, store.put_if_absent, store.list = opened, put_at_once, put, listed
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -99,7 +99,17 @@ class _Requests:
 def requests(kill_at: int, *, is_done: bool) -> Iterator[None]:
     found = _Requests(kill_at, is_done=is_done)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("read", "list", "stat", "put_if_absent", "put", "open_new", "open_output", "open_input"):
+        for name in (
+            "read",
+            "list",
+            "stat",
+            "put_if_absent",
+            "put",
+            "open_new",
+            "put_new",
+            "open_output",
+            "open_input",
+        ):
             patch.setattr(LocalStore, name, found.wrapped(getattr(LocalStore, name)))
         yield
 
