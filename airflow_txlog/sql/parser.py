@@ -301,11 +301,16 @@ class _Parser:
             return ()
         if self._word() in _QUERIES and self._next(1).kind != "symbol":
             raise NoExpression
-        found = [self.expression()]
+        found = [self._argument()]
         while self._takes_symbol(","):
-            found.append(self.expression())
+            found.append(self._argument())
         self._needs_symbol(")")
         return tuple(found)
+
+    def _argument(self) -> Expression:
+        # A list may have thousands of literals.
+        is_literal = self._next().kind in ("number", "string") and self._next(1).symbol in (",", ")")
+        return self._primary() if is_literal else self.expression()
 
     def _case(self) -> Expression:
         start = self.at

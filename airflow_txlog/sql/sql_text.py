@@ -21,8 +21,10 @@ from airflow_txlog.sql.lexer import (
 from airflow_txlog.sql.parser import NoExpression, parse
 
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
-# Longer texts are not cached: an IN list may have megabytes.
+# Of longer texts, only the last one is cached, and not if it has very many tokens: an IN list may have megabytes.
 _MOST_REMEMBERED = 20_000
+_MOST_TOKENS_REMEMBERED = 50_000
+_last_long_text: list[SqlText] = []
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,15 @@ class SqlText:
 
 def sql_text(sql: str) -> SqlText:
     """Return the text cut into tokens; a recently used text is not cut and parsed again."""
-    return _text(sql) if len(sql) <= _MOST_REMEMBERED else _text.__wrapped__(sql)
+    if len(sql) <= _MOST_REMEMBERED:
+        return _text(sql)
+    for last in _last_long_text:
+        if last.sql == sql:
+            return last
+    found = _text.__wrapped__(sql)
+    if len(found.tokens) <= _MOST_TOKENS_REMEMBERED:
+        _last_long_text[:] = [found]
+    return found
 
 
 @lru_cache(maxsize=32)

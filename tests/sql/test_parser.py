@@ -97,3 +97,17 @@ def test_a_part_of_the_tree_leads_back_to_the_text() -> None:
     assert text.part(text.expression.operands[0].span) == "a = (b  + 1)"
     assert isinstance(text.expression.operands[0], Call)
     assert text.part(text.expression.operands[0].operands[1].span) == "(b  + 1)"
+
+
+def test_the_members_of_a_list_are_literals_or_expressions() -> None:
+    assert shape(sql_text("a IN (1, -2, 'x', 3 + 1, 'y' || 'z', 5)").expression) == (
+        "(in a 1 -2 'x' (+ 3 1) (|| 'y' 'z') 5)"
+    )
+
+
+def test_the_last_long_text_is_cut_and_parsed_once() -> None:
+    long, other = (f"a IN ({', '.join(['12345'] * count)})" for count in (9_000, 9_001))
+    first = sql_text(long)
+    assert sql_text(" ".join([long])) is first
+    assert len(sql_text(other).tokens) == len(first.tokens) + 2
+    assert sql_text(long) is not first

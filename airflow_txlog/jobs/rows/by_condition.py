@@ -28,7 +28,7 @@ from airflow_txlog.datafiles.tasks.found_rows import (
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Task
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, plain_condition
-from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
+from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructType
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.frames import held_frame, scan_frame, through
@@ -73,6 +73,7 @@ class ByCondition(RowOperation[C]):
         self._gate = gate
         self._condition = condition
         self._alias = alias
+        self._last_read: tuple[StructType, tuple[Predicate, Expression] | str] | None = None
 
     def _accepted(self, snapshot: Snapshot, in_spark: Callable[[], dict[str, Any]]) -> Predicate:
         """Return the accepted condition as the engine reads it. A plain one is accepted here, any other by `in_spark`.
@@ -92,6 +93,13 @@ class ByCondition(RowOperation[C]):
         """Return the condition as the engine reads it, and the filter that passes exactly its rows; or the reason why
         it is not plain.
         """
+        schema, known = snapshot.delta_schema, self._last_read
+        if known is None or known[0] is not schema:
+            # A list may have thousands of values: it is not read again to find the rows.
+            known = self._last_read = (schema, self._read_plain(snapshot))
+        return known[1]
+
+    def _read_plain(self, snapshot: Snapshot) -> tuple[Predicate, Expression] | str:
         condition, schema = self._condition, snapshot.delta_schema
         used = self._gate.parameters_in(condition)
         may_fail = not self._context.leaves_values_to_spark
