@@ -128,6 +128,28 @@ def test_clauses_calculate_with_columns_and_members_of_both_sides(tmp_path: Path
     assert "a condition has a member of a struct" in why(merge(table, source, delete("t.st.a = 1"), on="t.k = s.k"))
 
 
+@pytest.mark.parametrize(
+    "on",
+    [
+        "t.k = s.k AND t.p = s.p AND t.p = 'b'",
+        "t.n >= 4 AND t.k = s.k AND t.p = s.p AND t.v IS NOT NULL",
+        "t.k = s.k AND s.p = t.p AND NOT (t.p IN ('a', 'z') OR t.v IS NULL)",
+    ],
+)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"partition_by": ["p"]}, {"properties": {"delta.enableDeletionVectors": "true"}}],
+    ids=["copies", "partitions", "deletion vectors"],
+)
+def test_on_may_also_demand_something_of_the_table_alone(tmp_path: Path, on: str, more: dict[str, Any]) -> None:
+    table = target_in(tmp_path / "t", **more)
+    result = committed(merge(table, source_in(tmp_path / "in"), update("*"), insert("*"), on=on))
+    # The source's row of the other partition matches nothing now, and is inserted.
+    expected = [*KEPT, (2, "a", "old", 2), (2, "a", "new", 20), (2, "b", "new", 40), *INSERTED]
+    assert bag(table.to_arrow()) == bag(table_of(*expected))
+    assert result.metrics["numTargetRowsUpdated"] == 1
+
+
 def test_a_parameter_that_no_text_uses_is_refused(tmp_path: Path) -> None:
     table, source = target_in(tmp_path / "t"), source_in(tmp_path / "in")
     error = error_of(merge(table, source, update({"v": ":said", "n": "s.n"}), parameters={"said": "x", "more": 1}))
@@ -168,7 +190,13 @@ NEEDS: list[tuple[dict[str, Any], str]] = [
     ({"on": "t.k = s.k OR t.p = s.p"}, "ON is more than equalities"),
     ({"on": "t.k <=> s.k"}, "ON is more than equalities"),
     ({"on": "t.k = s.n"}, "ON is more than equalities"),
-    ({"on": "t.k = s.k AND t.p = 'a'"}, "ON is more than equalities"),
+    ({"on": "t.k = s.k AND s.p = 'a'"}, "ON is more than equalities"),
+    ({"on": "t.k = s.k AND reverse(t.p) = 'a'"}, "ON is more than equalities"),
+    ({"on": "t.k = s.k AND (t.p = 'a' OR s.n > 1)"}, "ON is more than equalities"),
+    (
+        {"on": "t.k = s.k AND t.p = 'a'", "clauses": [delete(when="not_matched_by_source")]},
+        "ON is more than equalities",
+    ),
     ({"on": "t.k = abs(s.k)"}, "ON is more than equalities"),
     ({"on": "t.k = s.k -- \\"}, "ON is more than equalities"),
     # A word that is a value, or a function, to Spark, whatever is called so.

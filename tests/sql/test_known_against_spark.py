@@ -82,7 +82,15 @@ def _constant(name: str, draw: random.Random) -> str:
         case "boo":
             return draw.choice(["true", "FALSE"])
         case "tim":
-            return f":{draw.choice(list(_MOMENTS))}"
+            name = draw.choice(list(_MOMENTS))
+            text = _MOMENTS[name].isoformat(" ")
+            texts = [
+                f"TIMESTAMP '{text}'",
+                f"CAST('{text[:19]}' AS TIMESTAMP)",
+                f"'{text[:19]}'",
+                f"DATE '{text[:10]}'",
+            ]
+            return draw.choice([f":{name}", f":{name}", *texts])
     if abs(value) >= 10**18:
         return "0"
     return draw.choice([str(value), f"({value})", str(value) if value == min(values) else f"'{value}'", "3", "-2"])
@@ -134,7 +142,7 @@ def _text(operator: str, types: Sequence[str], draw: random.Random) -> str:
 def _bound(text: str) -> Typed | None:
     used = {name: _MOMENTS[name] for name in sql_text(text).parameters}
     try:
-        return ColumnBinder(columns_in(SCHEMA), used).operand(plain_expression(text))
+        return ColumnBinder(columns_in(SCHEMA), used, time_zone="UTC").operand(plain_expression(text))
     except NotPlain:
         return None
 

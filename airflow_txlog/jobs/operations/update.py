@@ -90,6 +90,7 @@ class _Update(ByCondition[_Prepared]):
                 alias=update.target_alias,
                 is_ansi=is_ansi,
                 may_fail=not context.leaves_values_to_spark,
+                time_zone=context.spec.time_zone,
             )
             if isinstance(found, RowValues):
                 rules.check_update(found.values, context.root)

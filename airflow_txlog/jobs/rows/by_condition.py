@@ -102,8 +102,8 @@ class ByCondition(RowOperation[C]):
     def _read_plain(self, snapshot: Snapshot) -> tuple[Predicate, Expression] | str:
         condition, schema = self._condition, snapshot.delta_schema
         used = self._gate.parameters_in(condition)
-        may_fail = not self._context.leaves_values_to_spark
-        exact = plain_condition(condition, schema, used, alias=self._alias, may_fail=may_fail)
+        may_fail, zone = not self._context.leaves_values_to_spark, self._context.spec.time_zone
+        exact = plain_condition(condition, schema, used, alias=self._alias, may_fail=may_fail, time_zone=zone)
         if isinstance(exact, str):
             return exact
         return read_condition(self._context, snapshot, condition, used, alias=self._alias), exact

@@ -55,7 +55,7 @@ def expectations_of(context: JobContext, schema: StructType, *, source: bool = F
         text = operation.expectations[name]
         drops, quarantines = name in operation.dropping, name in operation.quarantining
         used = {each: context.parameters[each] for each in sql_text(text).parameters if each in context.parameters}
-        bound = plain_condition(text, schema, used, may_fail=may_fail)
+        bound = plain_condition(text, schema, used, may_fail=may_fail, time_zone=context.spec.time_zone)
         why = f"the expectation {name!r} is more than a plain condition: it has {bound}"
         found.append(
             Expectation(

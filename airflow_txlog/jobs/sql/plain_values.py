@@ -29,15 +29,16 @@ def plain_values(
     is_ansi: bool,
     columns: Columns | None = None,
     may_fail: bool = True,
+    time_zone: str | None = None,
 ) -> RowValues | str:
     """Return the value of each assigned column of `schema`, or the part of the texts that is not plain.
 
     `alias` may come before a column on the left side. `is_ansi`: Spark stores a number that fits in a narrower column.
     `columns` is the meaning of the names in the texts, otherwise columns of `schema`. Unless they `may_fail`, no
-    evaluation of them is left to Spark.
+    evaluation of them is left to Spark. `time_zone`: of `ColumnBinder`.
     """
     values: dict[str, Expression] = {}
-    binder = ColumnBinder(columns or columns_in(schema, alias or None), parameters, may_fail)
+    binder = ColumnBinder(columns or columns_in(schema, alias or None), parameters, may_fail, time_zone)
     try:
         for name, text in assigned.items():
             field = assigned_column(name, schema.by_name, alias)

@@ -184,7 +184,8 @@ class Partitions:
         """
         if text not in self._read:
             schema, may_fail = StructType(tuple(self._fields)), not self._context.leaves_values_to_spark
-            self._read[text] = plain_condition(text, schema, self._gate.parameters_in(text), may_fail=may_fail)
+            used, zone = self._gate.parameters_in(text), self._context.spec.time_zone
+            self._read[text] = plain_condition(text, schema, used, may_fail=may_fail, time_zone=zone)
         return self._read[text]
 
     def tuples_of(self, files: pa.Table, columns: Sequence[str] | None = None) -> list[Tuple]:

@@ -42,7 +42,7 @@ from airflow_txlog.sql.expression import (
     columns_of,
     described,
 )
-from airflow_txlog.sql.operand_types import BOOL, DATE, TEXT, VOID, Typed, castable, holds, is_decimal
+from airflow_txlog.sql.operand_types import BOOL, DATE, INSTANT, TEXT, VOID, Typed, castable, holds, is_decimal
 from airflow_txlog.sql.sql_text import sql_text
 
 # A list of 25,000 values.
@@ -58,15 +58,22 @@ class NotPlain(Exception):
 
 
 def plain_condition(
-    sql: str, schema: StructType, parameters: Mapping[str, object], *, alias: str | None = None, may_fail: bool = True
+    sql: str,
+    schema: StructType,
+    parameters: Mapping[str, object],
+    *,
+    alias: str | None = None,
+    may_fail: bool = True,
+    time_zone: str | None = None,
 ) -> Expression | str:
     """Return a condition bound to the columns of `schema`; or the part of the text that is not plain, in words.
 
-    `alias` may qualify the columns. Unless it `may_fail`, no evaluation of it is left to Spark.
+    `alias` may qualify the columns. Unless it `may_fail`, no evaluation of it is left to Spark. `time_zone`: of
+    `ColumnBinder`.
     """
     try:
         node = plain_expression(sql)
-        return ColumnBinder(columns_in(schema, alias), parameters, may_fail).condition(node)
+        return ColumnBinder(columns_in(schema, alias), parameters, may_fail, time_zone).condition(node)
     except NotPlain as found:
         return str(found.args[0])
 
@@ -115,11 +122,12 @@ def column_operand(path: Sequence[StructField], column: str | None = None) -> Ty
 
 @dataclass(frozen=True, slots=True)
 class ColumnBinder:
-    """Binds the expressions of one text."""
+    """Binds the expressions of one text. Without a `time_zone`, no timestamp that is written as a text is plain."""
 
     columns: Columns
     parameters: Mapping[str, object]
     may_fail: bool = True
+    time_zone: str | None = None
 
     def condition(self, node: Expression) -> Expression:
         """Return the bound condition. Raises NotPlain."""
@@ -155,6 +163,8 @@ class ColumnBinder:
     def _cast(self, node: Cast) -> Typed:
         target = _type_named(node.target)
         if isinstance(node.operand, Literal) and node.operand.kind == "string":
+            if target is Primitive.TIMESTAMP:
+                return self._instant(self.operand(node.operand))
             if target is not Primitive.DATE or not is_canonical(target, node.operand.text):
                 raise NotPlain("a cast")
             return _operand_of(Constant(target, _read(node.operand.text, Primitive.DATE)), node)
@@ -183,6 +193,8 @@ class ColumnBinder:
             raise NotPlain(described(node))
         operands = [self.operand(each) for each in node.operands]
         if node.operator in _COMPARING:
+            if node.operator != "in" and {each.type for each in operands if not each.is_constant} == {INSTANT}:
+                operands = [self._instant(each) for each in operands]
             kinds = {each.type for each in operands if each.type not in (TEXT, VOID)}
             operands = [_meant(each, kinds) for each in operands]
         signature = known.typed(operands)
@@ -198,6 +210,18 @@ class ColumnBinder:
         if any(map(columns_of, converted)):
             return Typed(Call(node.operator, converted), signature.result)
         return Typed(_folded(known, converted, signature.result), signature.result)
+
+    def _instant(self, operand: Typed) -> Typed:
+        """Return a constant text or date as the timestamp that Spark makes of it; another operand as it is."""
+        if not operand.is_constant or operand.type not in (TEXT, DATE):
+            return operand
+        if self.time_zone is None:
+            raise NotPlain("a timestamp that is written as a text or as a date")
+        try:
+            given = Constant(Primitive.STRING if operand.type == TEXT else Primitive.DATE, operand.constant)
+            return _operand_of(constants.cast(given, Primitive.TIMESTAMP, self.time_zone), operand.expression)
+        except OutsideGrammar as found:
+            raise NotPlain(str(found)) from None
 
     def _in_list(self, operands: Sequence[Typed], kind: pa.DataType) -> Expression:
         subject, members = self._converted(operands[0], kind), operands[1:]

@@ -215,6 +215,8 @@ def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) ->
                 return Constant(target, as_float(value, target))
             case Primitive() if target in INTEGERS and (whole := INTEGERS[target].read(value)) is not None:
                 return Constant(target, whole)
+    if constant.type is Primitive.DATE and target is Primitive.TIMESTAMP and isinstance(value, int):
+        return at_clock(midnight(value), time_zone)
     if constant.type in INTEGERS and target in INTEGERS and isinstance(value, int):
         return _fits(target, value, str(value))
     raise OutsideGrammar(f"a cast to {target}")

@@ -152,7 +152,8 @@ def _condition(context: JobContext, changes: ApplyChanges, columns: StructType) 
     if text is None:
         return None
     used = {name: context.parameters[name] for name in sql_text(text).parameters if name in context.parameters}
-    return plain_condition(text, columns, used, may_fail=not context.leaves_values_to_spark)
+    may_fail, zone = not context.leaves_values_to_spark, context.spec.time_zone
+    return plain_condition(text, columns, used, may_fail=may_fail, time_zone=zone)
 
 
 def as_merge(changes: ApplyChanges, met: Met) -> Merge:

@@ -122,7 +122,7 @@ class MergeByKeys(MergeRows):
     def _check_keys(self, prepared: PreparedMerge) -> None:
         """Raise an error if a key is NULL or occurs in two rows of the source, as the table stores keys."""
         source = prepared.source
-        columns = key_columns(self._merge.on, prepared.pair) or {}
+        columns = key_columns(self._context, self._merge, prepared.pair)
         if not columns:
             self._check_types(prepared.judged(self.keys_not_plain).sides)
         if source.num_rows == 0:

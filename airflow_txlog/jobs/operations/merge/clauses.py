@@ -203,7 +203,7 @@ def fit_for_tasks(
         return plain
     partition = {name.lower() for name in snapshot.partition_columns}
     moved = {name for values in updates.values() for name in values.values if name.lower() in partition}
-    if moved - set(key_columns(merge.on, pair) or ()):
+    if moved - set(key_columns(context, merge, pair)):
         plain = replace(plain, updates=None)
     return replace(plain, inserts=None if inserts else plain.inserts)
 
@@ -237,7 +237,8 @@ class _Reader:
 
     def _binder(self, when: str) -> ColumnBinder:
         may_fail = not self.context.leaves_values_to_spark
-        return ColumnBinder(columns_in(self.pair.rows(when)), self.context.parameters, may_fail)
+        zone = self.context.spec.time_zone
+        return ColumnBinder(columns_in(self.pair.rows(when)), self.context.parameters, may_fail, zone)
 
     def values(self, clause: AnyClause) -> RowValues:
         """Return the values over `pair.rows`, and those of identity columns that the clause leaves to the table.

@@ -93,7 +93,7 @@ class MergeRows(RowOperation[PreparedMerge]):
 
     name = "MERGE"
     joins_files = True
-    keys_not_plain = "ON is more than equalities of columns that have one plain type on both sides"
+    keys_not_plain = "ON is more than equalities of columns that have one plain type, and plain conditions on the table"
     clauses_not_plain = "the clauses have more than plain conditions and values"
     keeps_members = False
     """Whether an update that names its columns keeps the members of structs that the source lacks, as `*` does."""
@@ -190,7 +190,7 @@ class MergeRows(RowOperation[PreparedMerge]):
 
         The size of the source is not considered, because it may not be known yet.
         """
-        if not key_columns(self._merge.on, pair):
+        if not key_columns(self._context, self._merge, pair):
             return self.keys_not_plain
         plain = plain_clauses(self._context, self._merge, snapshot, pair)
         if plain.why_not is not None:
@@ -318,7 +318,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         only = None if taking_part is None else taking_part.tree
         if acting is not None:
             found = find_by_keys(
-                self._context, plan, self._merge.on, pair, source, acting, may_meet_many=may_meet_many, only=only
+                self._context, plan, self._merge, pair, source, acting, may_meet_many=may_meet_many, only=only
             )
             if found is not None:
                 return found

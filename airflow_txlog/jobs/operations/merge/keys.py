@@ -7,18 +7,19 @@ precedences and names; an uncertain one is not returned. Source: soundness A3, A
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_txlog.contract.operations import Merge
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import Acting, SourceKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.row_values import of_source
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, Task
-from airflow_txlog.engine.table.predicate.binding import NotPlain
+from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in
 from airflow_txlog.engine.table.schema.types import (
     CHAR_VARCHAR_KEY,
     Primitive,
@@ -34,6 +35,7 @@ from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
 from airflow_txlog.jobs.sql.gate import quoted
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 from airflow_txlog.sql.expression import (
+    TRUE,
     Call,
     Cast,
     Column,
@@ -195,24 +197,63 @@ def source_column(sql: str, pair: PairColumns) -> str | None:
     return None if column is None else column.name
 
 
-def key_columns(on: str, pair: PairColumns) -> dict[str, str] | None:
-    """Return the source's key column by the target's, in the target's order, if ON demands that they are equal and
-    nothing else; otherwise None or nothing."""
+@dataclass(frozen=True, kw_only=True)
+class KeyJoin:
+    """An ON that demands equal keys: the source's column by the target's, in the target's order. `only` is the plain
+    condition on the target's row alone, if ON demands more.
+    """
+
+    columns: Mapping[str, str]
+    only: Expression | None
+
+
+def key_join(context: JobContext, merge: Merge, pair: PairColumns) -> KeyJoin | None:
+    """Return the accepted ON of a merge as a join by keys; None if it is more, or if a clause acts on target rows that
+    match no source row, and so also on those that fail `only`.
+    """
     found: dict[str, str] = {}
-    for equality in equalities(on, pair, _plain_columns(pair)):
+    only: list[Expression] = []
+    tree = sql_text(merge.on).expression
+    for equality, conjunct in zip(
+        equalities(merge.on, pair, _plain_columns(pair)), operands_of("and", tree or TRUE), strict=False
+    ):
         held = None if equality is None or equality.null_safe else source_column(equality.sql, pair)
         if equality is None or held is None or equality.column in found:
+            condition = _target_condition(context, conjunct, pair)
+            if condition is None:
+                return None
+            only.append(condition)
+        elif not pair.is_of_one_type(equality.column, held):
             return None
-        if not pair.is_of_one_type(equality.column, held):
-            return None
-        found[equality.column] = held
-    return {name: found[name] for name in pair.target.names if name in found}
+        else:
+            found[equality.column] = held
+    if not found or (only and any(clause.when == "not_matched_by_source" for clause in merge.clauses)):
+        return None
+    columns = {name: found[name] for name in pair.target.names if name in found}
+    return KeyJoin(columns=columns, only=all_of(only) if only else None)
+
+
+def _target_condition(context: JobContext, conjunct: Expression, pair: PairColumns) -> Expression | None:
+    """Return a plain condition on the target's row; None for any other."""
+    rows, may_fail = columns_in(pair.rows("matched")), not context.leaves_values_to_spark
+    binder = ColumnBinder(rows, context.parameters, may_fail, context.spec.time_zone)
+    try:
+        bound = binder.condition(pair.resolved(conjunct, "matched"))
+    except NotPlain:
+        return None
+    return bound if columns_of(bound) <= frozenset(pair.target.names) else None
+
+
+def key_columns(context: JobContext, merge: Merge, pair: PairColumns) -> Mapping[str, str]:
+    """Return the columns of `key_join`; nothing if there is none."""
+    join = key_join(context, merge, pair)
+    return {} if join is None else join.columns
 
 
 def find_by_keys(
     context: JobContext,
     plan: FilePlan,
-    on: str,
+    merge: Merge,
     pair: PairColumns,
     source: MaterializedSource,
     clauses: Acting,
@@ -220,24 +261,27 @@ def find_by_keys(
     may_meet_many: bool,
     only: Expression | None = None,
 ) -> Matches | None:
-    """Return the matches by the accepted condition `on` in all rows of the planned files, and the other rows on which a
+    """Return the matches by the accepted ON in all rows of the planned files, and the other rows on which a
     clause acts; None if only Spark can join.
 
     `may_meet_many`: as of `pairs_of_keys`. `only`: a filter of the table's rows.
     """
-    columns = key_columns(on, pair)
+    join = key_join(context, merge, pair)
+    columns = {} if join is None else join.columns
     read = clauses.columns_read
     conditions_read = [name for name in source.names if of_source(name) in read]
-    held = [*(columns or {}).values(), *conditions_read]
-    if not columns or source.bytes_of([*held, ROW_ID_COLUMN]) > context.limits.merge_key_bytes:
+    held = [*columns.values(), *conditions_read]
+    if join is None or source.bytes_of([*held, ROW_ID_COLUMN]) > context.limits.merge_key_bytes:
         return None
     keys = SourceKeys(
         scan=scan_of(context, source, held),
         columns=tuple((held, plan.schema.field(name).type) for name, held in columns.items()),
         conditions_read=tuple(conditions_read),
     )
-    filtered = frozenset[str]() if only is None else columns_of(only)
-    scan = addressed_scan(context, plan, read.union(columns, filtered), only, first=tuple(columns))
+    filters = [each for each in (only, join.only) if each is not None]
+    row_filter = all_of(filters) if filters else None
+    filtered = frozenset[str]().union(*map(columns_of, filters))
+    scan = addressed_scan(context, plan, read.union(columns, filtered), row_filter, first=tuple(columns))
     at_once = context.limits.looked_up_bytes
     pairs = partial(pairs_of_keys, keys, clauses, may_meet_many=may_meet_many, bytes_at_once=at_once)
     task = Task(source=scan, steps=(pairs, pairs_packed), more_weight=keys.scan.bins.weight)

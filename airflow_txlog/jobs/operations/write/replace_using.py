@@ -79,7 +79,7 @@ class ReplaceUsing(MergeRows):
         context, source = self._context, prepared.source
         if plan.num_files == 0 or source.num_rows == 0:
             return Matches()
-        columns = key_columns(self._merge.on, prepared.pair)
+        columns = key_columns(context, self._merge, prepared.pair)
         keys = distinct_rows(context, source, list(columns.values())) if columns else None
         if not columns or keys is None or keys.num_rows > context.executor.most_sent_rows:
             judged = prepared.judged("the values of replace_using are more than one task may hold")

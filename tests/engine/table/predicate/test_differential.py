@@ -56,9 +56,9 @@ def view(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, value)
 
 
-def _passed(sql: str, parameters: Mapping[str, object]) -> list[bool] | None:
+def _passed(sql: str, parameters: Mapping[str, object], time_zone: str) -> list[bool] | None:
     """Return of which rows a condition is true; None if it is not plain, or a value is left to Spark."""
-    bound = plain_condition(sql, SCHEMA, parameters)
+    bound = plain_condition(sql, SCHEMA, parameters, time_zone=time_zone)
     if isinstance(bound, str):
         return None
     try:
@@ -78,7 +78,7 @@ class Tally:
         self.silent: list[str] = []
 
     def compare(self, case: Case, spark_says: list[bool | None] | None, time_zone: str) -> None:
-        passed = _passed(case.sql, case.parameters)
+        passed = _passed(case.sql, case.parameters, time_zone)
         self.counts["plain"] += passed is not None
         if spark_says is None:
             assert passed is None, f"Spark refuses {case.sql!r} {case.parameters}"

@@ -14,6 +14,7 @@ from airflow_txlog.jobs.executor import spark as executor
 from airflow_txlog.jobs.files import frames
 from airflow_txlog.jobs.operations.merge import by_spark as by_spark_module
 from airflow_txlog.jobs.operations.merge import clauses as merge_clauses
+from airflow_txlog.jobs.operations.merge import keys as merge_keys
 from airflow_txlog.storage.limits import Limits
 from tests.helpers.jobs import committed, delete, insert, merge, update
 from tests.helpers.rows import append, bag, make_table
@@ -84,6 +85,22 @@ def test_values_that_go_over_as_they_are_are_not_evaluated(
     assert result.metrics["numTargetRowsUpdated"] == 4
     assert result.metrics["numTargetRowsInserted"] == 2
     assert by_spark == []
+
+
+@pytest.mark.parametrize("way", ["tasks", "Spark"])
+def test_a_condition_of_on_on_the_table_alone_is_not_evaluated(
+    tmp_path: Path, spark: SparkSession, by_spark: list[str], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "Spark":
+        monkeypatch.setattr(merge_keys, "_target_condition", lambda *_: None)
+    table = target_of(tmp_path / "t")
+    on = f"{ON} AND (t.w > 5 OR t.w < 2) AND t.p <> 'a'"
+    committed(merge(spark, table, SOURCE, update({"v": "s.v"}), insert({"k": "s.k", "w": "s.w"}), on=on))
+    updated = [(2, "b", "new", 6)]
+    kept = [*OLD, *(row for row in LATER if row[3] != 6)]
+    inserted = [(1, None, None, 10), (2, None, None, 20), (None, None, None, 40), (9, None, None, 50)]
+    assert bag(table.to_arrow()) == bag(rows(*kept, *updated, *inserted))
+    assert by_spark == ([FIND] if way == "Spark" else [])
 
 
 @pytest.mark.parametrize("way", ["tasks", "Spark"])
