@@ -237,6 +237,49 @@ def test_files_are_staged_once_however_often_the_commit_is_lost(tmp_path: Path) 
     assert ids(table) == [0, 1, 2, 10, 11, 20]
 
 
+@pytest.mark.parametrize("where", ["id = 2", "id IN (2, :other) AND id IS NOT NULL", "id BETWEEN 2 AND 2"])
+def test_rows_replace_the_partitions_of_a_plain_condition(tmp_path: Path, where: str) -> None:
+    old = pa.table({"id": [1, 2, 2, 3], "name": ["a", "b", "c", "d"]})
+    table = make_table(tmp_path / "t", old, partition_by=["id"])
+    before = files_on_disk(table)
+    how: dict[str, Any] = {"mode": "overwrite", "replace_where": where}
+    if ":other" in where:
+        how["parameters"] = {"other": 7}
+    put(tmp_path / "in" / "a.parquet", pa.table({"id": [2, 3], "name": ["x", "y"]}))
+    error = error_of(run_job(spec_of(table.uri, tmp_path / "in", **how), None))
+    assert error["type"] == "PartitionMismatch"
+    assert (table.latest_version(), files_on_disk(table)) == (1, before)
+    put(tmp_path / "in" / "a.parquet", pa.table({"id": [2], "name": ["x"]}))
+    result = alone(table.uri, tmp_path / "in", **how)
+    assert sorted(table.to_arrow().to_pylist(), key=repr) == [
+        {"id": 1, "name": "a"},
+        {"id": 2, "name": "x"},
+        {"id": 3, "name": "d"},
+    ]
+    assert (result.metrics["numRemovedFiles"], result.metrics["numDeletedRows"]) == (1, 2)
+    assert table.history(1)[0]["operationParameters"]["predicate"] == where
+
+
+def test_a_new_table_takes_only_rows_that_a_plain_replace_where_accepts(tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    how = {"mode": "overwrite", "partition_by": ["id"]}
+    error = error_of(run_job(spec_of(tmp_path / "t", tmp_path / "in", replace_where="id = 1", **how), None))
+    assert error["type"] == "PartitionMismatch"
+    alone(tmp_path / "t", tmp_path / "in", replace_where="id < 100", **how)
+
+
+@pytest.mark.parametrize("where", ["name = 'a'", "id = 1 AND name > 'a'", "abs(id) = array_size(array(1))"])
+@pytest.mark.parametrize("is_new", [False, True], ids=["old", "new"])
+def test_another_replace_where_needs_spark_before_a_file_is_written(tmp_path: Path, where: str, is_new: bool) -> None:
+    put(tmp_path / "in" / "a.parquet", TEXTS)
+    if not is_new:
+        make_table(tmp_path / "t", TEXTS, partition_by=["id"])
+    before = files_on_disk(tmp_path / "t")
+    how: dict[str, Any] = {"mode": "overwrite", "partition_by": ["id"], "replace_where": where}
+    assert needs(spec_of(tmp_path / "t", tmp_path / "in", **how))
+    assert files_on_disk(tmp_path / "t") == before
+
+
 def test_keys_of_parquet_files_need_no_spark(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", rows(10))
     put(tmp_path / "keys" / "a.parquet", pa.table({"n": [3, 4], "other": ["x", "y"]}))

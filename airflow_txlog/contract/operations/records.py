@@ -139,13 +139,11 @@ class Write(SourceOperation, frozen=True, kw_only=True, tag="write"):
         if self.replace_using is not None:
             # A merge does the work, and Spark has to evolve the schema of one.
             return may_be_read_here(self.source) and not self.schema_evolution
-        is_plain = isinstance(self.source, RowsInProcess) or (
-            isinstance(self.source, FileView) and self.source.may_be_plain
-        )
-        return is_plain and self.replace_where is None
+        is_file = isinstance(self.source, FileView) and self.source.may_be_plain
+        return is_file or isinstance(self.source, RowsInProcess)
 
     def likely_spares_spark(self, *, is_spark_here: bool) -> bool:
-        is_plain = all(map(looks_plain, self.expectations.values()))
+        is_plain = all(map(looks_plain, [self.replace_where, *self.expectations.values()]))
         return self.may_spare_spark and is_plain and is_in_reach(self.source, is_spark_here=is_spark_here)
 
 

@@ -129,6 +129,8 @@ def partition_scope(
 
 
 Tuple = tuple[str | None, ...]
+NOT_OF_PARTITIONS = "replace_where is more than a plain condition on partition columns"
+"""Why Spark has to accept it."""
 
 
 class Partitions:
@@ -147,12 +149,16 @@ class Partitions:
         self._answers: dict[str, dict[Tuple, bool]] = {}
         self._read: dict[str, Expression | str] = {}
 
+    def is_plain(self, text: str) -> bool:
+        """Return whether the text is a plain condition on partition columns."""
+        return not isinstance(self._plain(text), str)
+
     def speaks_of_partitions_only(self, text: str) -> bool:
         """Return whether Spark finds every name of an accepted condition among the partition columns."""
-        if not isinstance(self._plain(text), str):
+        if self.is_plain(text):
             return True
         try:
-            self._condition(text)
+            self._context.executor.by_spark(NOT_OF_PARTITIONS, lambda: self._condition(text))
         except InvalidPredicate:
             return False
         return True

@@ -50,6 +50,7 @@ from airflow_txlog.jobs.sql.columns import (
 )
 from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.scope import (
+    NOT_OF_PARTITIONS,
     Partitions,
     PartitionScope,
     accepted_by_spark,
@@ -94,7 +95,11 @@ def scope_of(context: JobContext, gate: SqlGate, snapshot: Snapshot, partitions:
     replaced = context.record(Write).replace_where
     if replaced is None:
         return WriteScope(partitions=partitions, text=text, read=read)
-    used = accepted_by_spark(gate, snapshot, replaced)
+    if partitions.is_plain(replaced):
+        used = partitions.check_scope(replaced)
+        gate.check_clocks(replaced, snapshot.delta_schema.names)
+    else:
+        used = accepted_by_spark(gate, snapshot, replaced)
     read = both(read_condition(context, snapshot, replaced, used), read)
     return WriteScope(partitions=partitions, text=_joined(text, replaced), read=read)
 
@@ -202,15 +207,14 @@ class _Write:
         if self._memory.rules is None:
             # Rows staged for a table that another writer then created first do not belong in it.
             self._memory.forget()
-        if tx.snapshot is not None and context.record(Write).replace_where is not None:
-            from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows, replaces_rows  # noqa: PLC0415 - only with Spark
+        if tx.snapshot is not None and self._replaces_rows(tx.snapshot):
+            from airflow_txlog.jobs.operations.write.replace_rows import ReplaceRows  # noqa: PLC0415 - only with Spark
 
-            if replaces_rows(context, self._gate, tx.snapshot):
-                self._check(tx.snapshot)
-                self._replaced_rows = self._replaced_rows or RowAttempts(
-                    context, ReplaceRows(context, self._gate), self._memory, self._saved_work
-                )
-                return self._replaced_rows.plan(tx)
+            self._check(tx.snapshot)
+            self._replaced_rows = self._replaced_rows or RowAttempts(
+                context, ReplaceRows(context, self._gate), self._memory, self._saved_work
+            )
+            return self._replaced_rows.plan(tx)
         if tx.snapshot is not None and self._replaces_rows_of_values(tx.snapshot):
             from airflow_txlog.jobs.operations.write.replace_using import ReplaceUsing  # noqa: PLC0415 - only with it
 
@@ -260,6 +264,23 @@ class _Write:
         spelled = {name.lower(): name for name in partition_columns}
         names = [spelled.get(name.lower()) for name in self._context.record(Write).replace_using or ()]
         return [name for name in names if name is not None] if None not in names else None
+
+    def _replaces_rows(self, snapshot: Snapshot) -> bool:
+        """Return whether `replace_where` names more than partition columns, so that rows must be read.
+
+        Raises NeedsSpark unless it is a plain condition on partition columns.
+        """
+        context, text = self._context, self._context.record(Write).replace_where
+        partitions = Partitions(context, self._gate, snapshot.delta_schema, snapshot.partition_columns)
+        if text is None or partitions.is_plain(text):
+            return False
+
+        def asked_of_spark() -> bool:
+            from airflow_txlog.jobs.operations.write.replace_rows import replaces_rows  # noqa: PLC0415
+
+            return replaces_rows(context, self._gate, snapshot)
+
+        return context.executor.by_spark(NOT_OF_PARTITIONS, asked_of_spark)
 
     def _replaces_rows_of_values(self, snapshot: Snapshot) -> bool:
         """Return whether `replace_using` names more than partition columns, so that rows must be read."""
