@@ -385,7 +385,7 @@ def text_of(**metadata: str) -> pa.Schema:
 
 
 TABLES: dict[str, tuple[pa.Schema, dict[str, str], str]] = {
-    "a constraint": (TABLE, {"delta.constraints.positive": "id > 0"}, "constraints"),
+    "a constraint": (TABLE, {"delta.constraints.positive": "sqrt(id) > 0"}, "constraints"),
     "a length": (text_of(__CHAR_VARCHAR_TYPE_STRING="varchar(5)"), {}, "lengths of text"),
     "a generated column": (text_of(**{"delta.generationExpression": "'a'"}), {}, "generated"),
     "a default": (text_of(CURRENT_DEFAULT="'a'"), {"delta.feature.allowColumnDefaults": "supported"}, "defaults"),

@@ -228,7 +228,7 @@ def test_what_only_spark_can_judge_or_compute_needs_it(tmp_path: Path, more: dic
 @pytest.mark.parametrize(
     "more",
     [
-        {"configuration": {"delta.constraints.positive": "n > 0"}},
+        {"configuration": {"delta.constraints.positive": "sqrt(n) > 0"}},
         {"schema": pa.schema([SCHEMA[0], SCHEMA[1], SCHEMA[2], pa.field("n", pa.int32(), nullable=False)])},
     ],
     ids=["constraint", "not null"],

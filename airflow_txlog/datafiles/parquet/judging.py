@@ -44,6 +44,13 @@ class Expected(NamedTuple):
     quarantines: str | None = None
 
 
+class Rule(NamedTuple):
+    """A rule of the table: a condition that must be true of each new row, and the text of `_violation`."""
+
+    condition: Expression
+    violation: str
+
+
 FAILED_COLUMN = "failed_expectations"
 """The column of a row in quarantine with the names of the expectations that sent it there, separated by commas."""
 
@@ -76,7 +83,7 @@ def together(parts: Iterable[Judged]) -> Judged:
 
 
 class Judge:
-    """Counts the rows of one writer, and drops some. Not to be shared between threads."""
+    """Counts the rows of one writer, drops some, and refuses those that break a rule. Used by one thread."""
 
     def __init__(
         self,
@@ -84,12 +91,15 @@ class Judge:
         schema: pa.Schema,
         segment_column: str,
         quarantine: Callable[[pa.RecordBatch], None] | None = None,
+        rules: Sequence[Rule] = (),
     ) -> None:
         """`schema` has the columns of the conditions. `quarantine` gets rows as sent, with FAILED_COLUMN."""
         self._expectations = expectations
+        self._rules = rules
         self._quarantine = quarantine
         self._segment_column = segment_column
         conditions = [each.condition for each in expectations if each.condition is not None]
+        conditions += [rule.condition for rule in rules]
         read = frozenset[str]().union(*map(columns_of, conditions))
         self._read = pa.schema([field for field in schema if field.name in read])
         self._counts: dict[int | None, list[int]] = {}
@@ -97,7 +107,8 @@ class Judge:
     def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that no expectation drops, without Spark's answers, and count all of them.
 
-        Raises InvalidInput with the fact `left_to_spark` as `evaluation.passing` does, SchemaMismatch, JobError.
+        Raises InvalidInput with the fact `left_to_spark` as `evaluation.passing` does, SchemaMismatch, JobError;
+        ConstraintViolation if a row that is not dropped breaks a rule.
         """
         return map(self._judged, batches)
 
@@ -127,6 +138,11 @@ class Judge:
             why = pc.utf8_slice_codeunits(pc.binary_join_element_wise(*reasons, ""), 2)
             is_kept = pc.and_(dropped, pc.not_equal(why, ""))
             self._quarantine(rows.append_column(FAILED_COLUMN, why).filter(is_kept))
+        for condition, violation in self._rules:
+            passes = self._passing(condition, read, rows.num_rows)
+            broken = rows.num_rows - (passes if dropped is None else pc.or_(passes, dropped)).true_count
+            if broken:
+                raise _violation(violation, broken)
         if dropped is None:
             return rows
         self._add(_DROPPED, dropped.true_count, segments, dropped)

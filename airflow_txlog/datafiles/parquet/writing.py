@@ -22,7 +22,7 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.datafiles.parquet.conversion import conforming
 from airflow_txlog.datafiles.parquet.encryption import writing_options
-from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged
+from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged, Rule
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter, WrittenRows
 from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
@@ -70,10 +70,11 @@ class Layout:
     `target_bytes` a task begins another file; a file exceeds it by one row group at most. `is_change` marks files of
     change rows (`for_changes`). `row_ids` are the last columns of `schema` if rows keep their ids. `with_digests`
     records the digest of each file. `key` encrypts the files. `materializes`: files contain the partition columns too.
-    `expectations` judge and count the new rows. `elsewhere` is the layout of rows for another table: those that an
-    expectation quarantines or, with `samples`, the first `samples` change rows of each type instead of change files.
-    `key_values` are entries of the footers. `discards`: the bytes of the files are counted, and none is written.
-    `keeps`: the rows are added to it. `row_group_bytes`: the most bytes of a row group in memory.
+    `expectations` judge and count the new rows, and `rules` are those of the table that a row may break without Spark
+    having judged it. `elsewhere` is the layout of rows for another table: those that an expectation quarantines or,
+    with `samples`, the first `samples` change rows of each type instead of change files. `key_values` are entries of
+    the footers. `discards`: the bytes of the files are counted, and none is written. `keeps`: the rows are added to it.
+    `row_group_bytes`: the most bytes of a row group in memory.
     """
 
     store: StoreReference
@@ -92,6 +93,7 @@ class Layout:
     materializes: bool = False
     key: bytes | None = dataclasses.field(default=None, repr=False)
     expectations: tuple[Expected, ...] = ()
+    rules: tuple[Rule, ...] = ()
     elsewhere: Layout | None = None
     samples: int | None = None
     key_values: tuple[tuple[bytes, bytes], ...] = ()
@@ -112,6 +114,7 @@ class Layout:
             is_change=True,
             materializes=False,
             expectations=(),
+            rules=(),
             elsewhere=None,
         )
 
@@ -235,9 +238,9 @@ class PartitionedWriter:
         self._samples = None if layout.samples is None else FirstOfTypes(layout.samples)
         self._elsewhere = PartitionedWriter(layout.elsewhere, self.store) if layout.elsewhere is not None else None
         self._judge: Judge | None = None
-        if layout.expectations:
+        if layout.expectations or layout.rules:
             quarantine = self._to_elsewhere if layout.samples is None else None
-            self._judge = Judge(layout.expectations, layout.schema, SEGMENT_COLUMN, quarantine)
+            self._judge = Judge(layout.expectations, layout.schema, SEGMENT_COLUMN, quarantine, layout.rules)
         # Without the feed a table may have a column of that name: then it is one like any other.
         self._has_change_types = FileFields(layout.schema).find_name(CHANGE_TYPE_COLUMN) is None
 
@@ -267,7 +270,7 @@ class PartitionedWriter:
     @property
     def judged(self) -> list[Judged]:
         """How the rows so far were judged by the expectations of the layout."""
-        return [] if self._judge is None else self._judge.counts()
+        return self._judge.counts() if self._judge is not None and self._layout.expectations else []
 
     def _to_elsewhere(self, rows: pa.RecordBatch) -> None:
         if self._elsewhere is not None and self._layout.elsewhere is not None:

@@ -376,8 +376,8 @@ def leaving_task(bins: Bins, layout: Layout, updates: frozenset[int] = frozenset
     """
     plain = layout.without_row_ids()
     scan = FileScan(bins=bins, schema=plain.schema, rows="only", with_clause=True, with_segment=True)
-    # The rows were in the table before, so that no expectation judges them.
-    written = layout.for_changes() if layout.samples is None else replace(plain, expectations=())
+    # The rows were in the table before, so that nothing judges them.
+    written = layout.for_changes() if layout.samples is None else replace(plain, expectations=(), rules=())
     return Task(source=scan, steps=(functools.partial(_by_clause, updates),), layout=written)
 
 

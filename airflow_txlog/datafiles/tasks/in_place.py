@@ -75,7 +75,7 @@ class InPlace:
         layout = self.layout
         is_usual = not (layout.is_change or layout.row_ids or layout.with_digests or layout.key)
         # Whole rows are judged, and the bytes of whole files are counted.
-        is_usual = is_usual and not (layout.expectations or layout.discards)
+        is_usual = is_usual and not (layout.expectations or layout.rules or layout.discards)
         return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) < set(layout.data_schema.names)
 
     def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> StagedFile | None:

@@ -29,6 +29,7 @@ from airflow_txlog.jobs.files.stage import WRITING, Work
 from airflow_txlog.jobs.spark.session import has_settings_of_its_own
 from airflow_txlog.jobs.sql.current_time import now_in_utc
 from airflow_txlog.jobs.sql.expectations import why_spark_judges
+from airflow_txlog.jobs.sql.plain_checks import rules_of_spark
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.process.starting import cores
@@ -160,7 +161,7 @@ class LocalExecutor:
         from airflow_txlog.jobs.executor.local_rows import PlainRules  # noqa: PLC0415
 
         schema = table_schema(metadata, context.root)
-        rules = read_rules(metadata, schema, context.root)
+        rules = rules_of_spark(context, schema, read_rules(metadata, schema, context.root))
         why = why_spark_judges(context, schema)
         if why is not None:
             self.refuse(why)

@@ -31,7 +31,7 @@ from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.table.schema.column_mapping import arrow_schema, mapping_mode, table_schema
 from airflow_txlog.engine.table.schema.features import check_rows_have_place, writer_features
 from airflow_txlog.engine.table.schema.properties import TableProperties
-from airflow_txlog.engine.table.schema.rules import may_break_rules
+from airflow_txlog.engine.table.schema.rules import constraints_of, may_break_rules
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import Path, bare_columns
 from airflow_txlog.errors import SchemaMismatch, TxlogError
@@ -39,6 +39,7 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import BinTask, FilePlan, bin_number, bins_by_segment, bins_for, run_here
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.sql.expectations import expectations_of
+from airflow_txlog.jobs.sql.plain_checks import plain_rules
 from airflow_txlog.storage import Store, StoreReference
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def layout_for(context: JobContext, protocol: Protocol, metadata: Metadata, clus
         plain,
         must_check=may_break_rules(metadata, schema) or any(each.condition is None for each in expectations),
         expectations=expectations,
+        rules=plain_rules(context, schema, constraints_of(metadata)),
         discards=context.is_dry_run,
         elsewhere=samples or quarantine_layout(context, columns, expectations),
         samples=None if samples is None else MOST_SAMPLES,

@@ -27,6 +27,7 @@ from airflow_txlog.jobs.rows.operation import Found, StagedWork, file_metrics
 from airflow_txlog.jobs.rows.pipeline import run_row_operation
 from airflow_txlog.jobs.sql.expectations import why_spark_judges
 from airflow_txlog.jobs.sql.gate import SqlGate
+from airflow_txlog.jobs.sql.plain_checks import rules_of_spark
 from airflow_txlog.jobs.sql.plain_values import plain_values
 from airflow_txlog.jobs.sql.scope import partition_scope
 
@@ -80,7 +81,7 @@ class _Update(ByCondition[_Prepared]):
         found: RowValues | str = "rules of the table"
         rules = read_rules(snapshot.metadata, snapshot.delta_schema, snapshot.uri)
         why_judged = why_spark_judges(context, snapshot.delta_schema)
-        if why_judged is None and not rules.has_texts:
+        if why_judged is None and not rules_of_spark(context, snapshot.delta_schema, rules).has_texts:
             used = {name: value for text in update.set.values() for name, value in gate.parameters_in(text).items()}
             is_ansi = context.is_ansi
             found = plain_values(

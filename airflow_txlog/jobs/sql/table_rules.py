@@ -31,10 +31,8 @@ from airflow_txlog.jobs.sql.columns import columns_named
 from airflow_txlog.jobs.sql.current_time import with_literal_clocks
 from airflow_txlog.jobs.sql.expectations import expectations_of
 from airflow_txlog.jobs.sql.gate import SqlGate, aliased, quoted
+from airflow_txlog.jobs.sql.plain_checks import SHOWN_COLUMNS
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, fit_rows, text_literal, type_sql, without_metadata
-
-# The most columns of a rule that an error names. Their values are not shown (soundness C8).
-SHOWN_COLUMNS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +122,8 @@ class Rules:
         return self._violation(broken, "GENERATED", what, [name, *self._named(text)], column=name)
 
     def _false(self, check: Check, sql: str) -> Column:
-        what = f"{'the CHECK constraint' if check.kind == 'CHECK' else 'the invariant of column'} {check.name!r}"
-        return self._violation(
-            f"NOT coalesce((\n{sql}\n), FALSE)",
-            check.name if check.kind == "CHECK" else check.kind,
-            f"{what} ({check.sql})",
-            self._named(check.sql),
-            column=None if check.kind == "CHECK" else check.name,
-        )
+        broken = f"NOT coalesce((\n{sql}\n), FALSE)"
+        return self._violation(broken, check.constraint, check.what, self._named(check.sql), column=check.column)
 
     def _without_identity(self, name: str) -> Column:
         what = f"the identity column {name!r}, for which every row needs a value"

@@ -35,6 +35,21 @@ class Check:
     name: str
     sql: str
 
+    @property
+    def what(self) -> str:
+        """The rule, as an error calls it."""
+        kind = "the CHECK constraint" if self.kind == "CHECK" else "the invariant of column"
+        return f"{kind} {self.name!r} ({self.sql})"
+
+    @property
+    def constraint(self) -> str:
+        return self.name if self.kind == "CHECK" else self.kind
+
+    @property
+    def column(self) -> str | None:
+        """The column of an invariant."""
+        return None if self.kind == "CHECK" else self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
@@ -112,11 +127,7 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
     Raises CorruptTable for a malformed invariant, UnsupportedFeature for a rule inside a struct, an array or a map.
     """
     _check_top_level(schema, table)
-    checks = [
-        Check(kind="CHECK", name=name.removeprefix(CONSTRAINT_PREFIX), sql=sql)
-        for name, sql in sorted(metadata.configuration.items())
-        if name.startswith(CONSTRAINT_PREFIX)
-    ]
+    checks = constraints_of(metadata)
     checks += [
         Check(kind="INVARIANT", name=member.name, sql=invariant_of(member, table))
         for member in walk_fields(schema)
@@ -129,6 +140,15 @@ def read_rules(metadata: Metadata, schema: StructType, table: str) -> RowRules:
         identities=read_identities(schema, table),
         lengths={member.name: _length(member, table) for member in schema if CHAR_VARCHAR_KEY in member.metadata},
     )
+
+
+def constraints_of(metadata: Metadata) -> list[Check]:
+    """Return the CHECK constraints in the metadata."""
+    return [
+        Check(kind="CHECK", name=name.removeprefix(CONSTRAINT_PREFIX), sql=sql)
+        for name, sql in sorted(metadata.configuration.items())
+        if name.startswith(CONSTRAINT_PREFIX)
+    ]
 
 
 def may_break_rules(metadata: Metadata, schema: StructType) -> bool:

@@ -45,6 +45,7 @@ from airflow_txlog.jobs.source.handed_out import HandedOut, beside_source
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of, unmatched_plan
 from airflow_txlog.jobs.sql.columns import assigned_column, shown_type
 from airflow_txlog.jobs.sql.expectations import why_spark_judges
+from airflow_txlog.jobs.sql.plain_checks import rules_of_spark
 from airflow_txlog.jobs.sql.plain_values import plain_value
 from airflow_txlog.sql.expression import Column, Expression, Values, columns_of
 
@@ -139,7 +140,8 @@ def plain_clauses(context: JobContext, merge: Merge, snapshot: Snapshot, pair: P
     """Return the parts that tasks compute, whatever the size of the source."""
     rules = read_rules(snapshot.metadata, pair.target, snapshot.uri)
     reader = _Reader(context, pair, rules, may_lack=merge.schema_evolution)
-    why_rules = "the table has rules for new rows" if rules.has_texts or rules.defaults else None
+    of_spark = rules_of_spark(context, pair.target, rules)
+    why_rules = "the table has rules for new rows" if of_spark.has_texts or rules.defaults else None
     why_rules = why_rules or why_spark_judges(context, pair.target)
     needed = {field.name for field in pair.target if not field.nullable}
     conditions: dict[str, dict[int, Expression | None]] = {

@@ -92,7 +92,7 @@ def stage_bins(
 
 def _layout(context: JobContext, snapshot: Snapshot, target_bytes: int) -> Layout:
     """Return the layout of rows that are in the table already: no rule judges them, and a segment is one file."""
-    return replace(layout_of(context, snapshot), must_check=False, target_bytes=8 * target_bytes)
+    return replace(layout_of(context, snapshot), must_check=False, rules=(), target_bytes=8 * target_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
