@@ -15,7 +15,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.sql.operand_types import DATE, DOUBLE, INT32, INTEGER_DIGITS, TEXT, is_decimal
+from airflow_txlog.sql.operand_types import (
+    DATE,
+    DOUBLE,
+    INSTANT,
+    INT32,
+    INT64,
+    INTEGER_DIGITS,
+    TEXT,
+    WALL_TIME,
+    is_decimal,
+)
 
 Value: TypeAlias = Any
 """An array, or a scalar for all rows."""
@@ -47,6 +57,8 @@ def converted(value: Value, kind: pa.DataType) -> Value:
         return value.cast(DOUBLE, safe=False)
     if given in INTEGER_DIGITS and is_decimal(kind):
         return value.cast(pa.decimal128(INTEGER_DIGITS[given], 0)).cast(kind)
+    if pa.types.is_timestamp(given) and kind == DATE:
+        return value.cast(INSTANT).cast(INT64).cast(WALL_TIME).cast(DATE)
     if given == DATE:
         days = value.cast(INT32)
         _check(pc.and_(pc.less_equal(days, _LAST_DAY), pc.greater_equal(days, _FIRST_DAY)), "a year of five digits")
@@ -346,6 +358,34 @@ def part_of_date(name: str) -> Callable[[Value], Value]:
         return (near(date) if is_near else date_parts(date)[name]).cast(INT32)
 
     return compute
+
+
+# Units of date_trunc(), by Spark's names, as Arrow calls them.
+_UNITS = {
+    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
+    **dict.fromkeys(("month", "mon", "mm"), "month"),
+    **dict.fromkeys(("day", "dd"), "day"),
+    **{unit: unit for unit in ("quarter", "week", "hour", "minute", "second", "millisecond", "microsecond")},
+}
+TRUNCATED = frozenset(_UNITS)
+"""The units, in lower case, to which date_trunc() is known to truncate."""
+
+
+def truncated(unit: pa.Scalar, moment: Value) -> Value:
+    """Return the start, in UTC, of the unit of time in which a moment lies."""
+    wall = _wall_time_in_utc(moment)
+    return pc.floor_temporal(wall, unit=_UNITS[unit.as_py().lower()]).cast(INSTANT)
+
+
+def part_of_time(name: str) -> Callable[[Value], Value]:
+    part: Callable[[Value], Value] = getattr(pc, name)
+    return lambda moment: part(_wall_time_in_utc(moment)).cast(INT32)
+
+
+def _wall_time_in_utc(moment: Value) -> Value:
+    days = pc.divide(moment.cast(INSTANT).cast(INT64), 86_400_000_000)
+    _check(pc.and_(pc.less_equal(days, _LAST_DAY), pc.greater_equal(days, _FIRST_DAY)), "a year of five digits")
+    return moment.cast(INSTANT).cast(INT64).cast(WALL_TIME)
 
 
 def days_between(end: Value, start: Value) -> Value:

@@ -22,7 +22,7 @@ from airflow_txlog.sql import computations as compute
 from airflow_txlog.sql import operand_types as types
 from airflow_txlog.sql.computations import ForSpark, aligned
 from airflow_txlog.sql.expression import Call, Column, Converted, Expression, Literal, Values, described, parts_of
-from airflow_txlog.sql.operand_types import DATE, INT32, TEXT, Signature, Typed
+from airflow_txlog.sql.operand_types import DATE, INSTANT, INT32, TEXT, Signature, Typed
 
 __all__ = ["KNOWN", "Known", "aligned", "known_as", "may_be_left_to_spark", "passing", "values_of"]
 
@@ -36,13 +36,15 @@ class Known:
     """An operator or a function that is computed here.
 
     `signature` gives the types for which Spark is certain to accept the text. `arity`: how many operands a function may
-    have. `may_fail`: some values are left to Spark; otherwise no value of the types is.
+    have. `may_fail`: some values are left to Spark; otherwise no value of the types is. `in_utc`: of a timestamp, its
+    value is that of a session in UTC; a function of dates takes a timestamp's date.
     """
 
     compute: Callable[..., Any]
     signature: Callable[..., Signature | None]
     arity: range = _ONE
     may_fail: bool = False
+    in_utc: bool = False
 
     def typed(self, operands: Sequence[Typed]) -> Signature | None:
         """Return the signature for these operands; None if only Spark can compute the operation on them."""
@@ -140,7 +142,12 @@ def _part(part: Callable[..., pa.Array]) -> Known:
 
 
 def _date_part(name: str) -> Known:
-    return Known(compute=compute.part_of_date(name), signature=_DATE_TO_INT)
+    return Known(compute=compute.part_of_date(name), signature=_DATE_TO_INT, in_utc=True)
+
+
+def _time_part(name: str) -> Known:
+    signature = types.of(INT32, INSTANT)
+    return Known(compute=compute.part_of_time(name), signature=signature, in_utc=True, may_fail=True)
 
 
 _COALESCE = Known(compute=pc.coalesce, signature=types.one_of, arity=_ANY)
@@ -209,6 +216,17 @@ KNOWN: dict[str, Known] = {
     "dayofmonth()": _date_part("day"),
     "month()": _date_part("month"),
     "year()": _date_part("year"),
+    "hour()": _time_part("hour"),
+    "minute()": _time_part("minute"),
+    "second()": _time_part("second"),
+    "to_date()": Known(compute=lambda date: date, signature=types.of(DATE, DATE), in_utc=True),
+    "date_trunc()": Known(
+        compute=compute.truncated,
+        signature=types.truncated(compute.TRUNCATED),
+        arity=_TWO,
+        in_utc=True,
+        may_fail=True,
+    ),
     "date_add()": Known(compute=compute.plus, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
     "date_sub()": Known(compute=compute.minus, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
     "datediff()": _DAYS_BETWEEN,

@@ -339,6 +339,17 @@ def constant_from(first: int, signature: Signatures) -> Signatures:
     return only_constants
 
 
+def truncated(units: frozenset[str]) -> Signatures:
+    """Return the signature of date_trunc() to one of the units."""
+
+    def signature(unit: Typed, moment: Typed) -> Signature | None:
+        is_known = unit.type == TEXT and unit.is_constant and str(unit.constant).lower() in units
+        is_column = moment.type == INSTANT and not moment.is_constant
+        return Signature((TEXT, INSTANT), INSTANT) if is_known and is_column else None
+
+    return signature
+
+
 def named_struct(*operands: Typed) -> Signature | None:
     """Return the signature of named_struct() for names and values."""
     names, values = operands[::2], operands[1::2]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
@@ -320,6 +321,52 @@ def test_more_rows_than_memory_should_hold_are_not_sorted_here(tmp_path: Path) -
     assert (table.latest_version(), files_on_disk(table)) == (2, files)
     committed(run_job(spec, None))
     assert (bag(table), table.snapshot().num_files) == (before, 1)
+
+
+_HOURS = pa.table({"id": range(48), "seen": pa.array([n * 3_600_000_000 for n in range(48)], AT)})
+
+
+@pytest.mark.parametrize(
+    ("zone", "predicate", "left"),
+    [
+        ("UTC", "seen >= TIMESTAMP '1970-01-01 05:00:00'", 5),
+        ("UTC", "seen BETWEEN '1970-01-01T05:00:00Z' AND '1970-01-02 06:00:00'", 22),
+        ("UTC", "seen > DATE '1970-01-02'", 25),
+        ("Europe/Berlin", "seen >= '1970-01-01 05:00:00+00:00'", 5),
+        ("UTC", "CAST(seen AS DATE) = '1970-01-01' AND hour(seen) < 23", 25),
+        ("UTC", "date_trunc('DAY', seen) = TIMESTAMP '1970-01-02 00:00:00' OR to_date(seen) < '1970-01-01'", 24),
+        ("UTC", "year(seen) = 1970 AND day(seen) = 1", 24),
+    ],
+)
+def test_times_are_compared_and_cut_without_spark(tmp_path: Path, zone: str, predicate: str, left: int) -> None:
+    table = make_table(tmp_path / "t", _HOURS)
+    committed(run_job(spec_of(table, arguments={"predicate": predicate}, time_zone=zone), None))
+    assert len(ids(table)) == left
+
+
+@pytest.mark.parametrize(
+    ("zone", "predicate"),
+    [
+        ("Europe/Berlin", "seen >= TIMESTAMP '1970-01-01 05:00:00'"),
+        ("Europe/Berlin", "hour(seen) = 3"),
+        ("Europe/Berlin", "CAST(seen AS DATE) = '1970-01-01'"),
+        ("UTC", "seen IN ('1970-01-01 05:00:00')"),
+        ("UTC", "seen > 'yesterday'"),
+        ("UTC", "seen = TIMESTAMP 'epoch'"),
+        ("UTC", "date_trunc('decade', seen) IS NULL"),
+    ],
+)
+def test_times_of_a_named_zone_and_other_spellings_need_spark(tmp_path: Path, zone: str, predicate: str) -> None:
+    table = make_table(tmp_path / "t", _HOURS)
+    assert needs(spec_of(table, arguments={"predicate": predicate}, time_zone=zone))
+
+
+def test_an_update_takes_parts_of_times(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", _HOURS)
+    values = {"seen": "date_trunc('DAY', seen)", "id": "hour(seen)"}
+    committed(run_job(spec_of(table, "update", arguments={"set": values, "predicate": "id = 30"}), None))
+    changed = table.to_arrow().filter(pc.equal(table.to_arrow()["seen"].cast(pa.int64()), 86_400_000_000))
+    assert sorted(changed["id"].to_pylist()) == [6, 24]
 
 
 def test_an_update_of_a_table_with_rules_needs_spark(tmp_path: Path) -> None:

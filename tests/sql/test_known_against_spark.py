@@ -56,6 +56,8 @@ _CONSTANTS = {
     **{name: [-1, 0, 1, 2, 50] for name in ("left()", "right()")},
 }
 _AT_ONCE = 200
+_UNITS = ["YEAR", "yyyy", "yy", "quarter", "Month", "MON", "mm", "week", "day", "DD", "hour", "MINUTE", "second"]
+_UNITS += ["millisecond", "MICROSECOND"]
 _MOMENTS = {
     f"at{number}": dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=value)
     for number, value in enumerate(COLUMNS["tim"][1])
@@ -121,6 +123,8 @@ def _texts(operator: str, draw: random.Random) -> Iterator[str]:
 
 
 def _text(operator: str, types: Sequence[str], draw: random.Random) -> str:
+    if operator == "date_trunc()":
+        return f"date_trunc('{draw.choice(_UNITS)}', {_operand(types[-1], draw)})"
     constants = _CONSTANTS.get(operator)
     operands = [_operand(name, draw) for name in types]
     if constants is not None or operator == "in":

@@ -55,9 +55,10 @@ COMPUTED = frozenset(
     (
         *("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like", "case"),
         *("+", "-", "*", "/", "%", "||", "negate", "abs()", "btrim()", "char_length()", "coalesce()", "concat()"),
-        *("date_add()", "date_sub()", "datediff()", "day()", "dayofmonth()", "if()", "ifnull()", "lcase()", "left()"),
-        *("length()", "lower()", "ltrim()", "month()", "named_struct()", "nullif()", "nvl()", "right()", "round()"),
-        *("rtrim()", "substr()", "substring()", "trim()", "ucase()", "upper()", "year()"),
+        *("date_add()", "date_sub()", "date_trunc()", "datediff()", "day()", "dayofmonth()", "hour()", "if()"),
+        *("ifnull()", "lcase()", "left()", "length()", "lower()", "ltrim()", "minute()", "month()", "named_struct()"),
+        *("nullif()", "nvl()", "right()", "round()", "rtrim()", "second()", "substr()", "substring()", "to_date()"),
+        *("trim()", "ucase()", "upper()", "year()"),
     )
 )
 """The operators and functions of the table in `sql.evaluation`, which this module must not import."""

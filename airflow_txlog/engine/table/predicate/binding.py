@@ -9,6 +9,7 @@ Spark refuses no plain text; its value is Spark's for every row, or the evaluati
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from airflow_txlog.engine.table.columns.partitions import fixed_zone
 from airflow_txlog.engine.table.predicate import constants
 from airflow_txlog.engine.table.predicate.coercion import is_plain_pattern
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar, is_canonical
@@ -170,6 +172,8 @@ class ColumnBinder:
             return _operand_of(Constant(target, _read(node.operand.text, Primitive.DATE)), node)
         operand = self.operand(node.operand)
         kind = arrow_type(target)
+        if kind == DATE and operand.type == INSTANT:
+            return self._date_in_utc(operand)
         if operand.is_constant or not castable(kind, operand.type):
             raise NotPlain(f"a cast to {node.target}")
         return Typed(self.cast(operand, kind), kind)
@@ -198,6 +202,9 @@ class ColumnBinder:
             kinds = {each.type for each in operands if each.type not in (TEXT, VOID)}
             operands = [_meant(each, kinds) for each in operands]
         signature = known.typed(operands)
+        if known.in_utc and any(each.type == INSTANT for each in operands):
+            self._check_utc()
+            signature = signature or known.typed(operands := [self._date_in_utc(each) for each in operands])
         if signature is not None and node.operator == "like" and not is_plain_pattern(operands[1].constant):
             raise NotPlain("a LIKE pattern with another wildcard than %")
         if signature is None:
@@ -222,6 +229,19 @@ class ColumnBinder:
             return _operand_of(constants.cast(given, Primitive.TIMESTAMP, self.time_zone), operand.expression)
         except OutsideGrammar as found:
             raise NotPlain(str(found)) from None
+
+    def _check_utc(self) -> None:
+        if self.time_zone is None or fixed_zone(self.time_zone) != datetime.UTC:
+            raise NotPlain("a part of a timestamp in another time zone than UTC")
+
+    def _date_in_utc(self, operand: Typed) -> Typed:
+        """Return the date of a timestamp in a session in UTC; another operand as it is. Raises NotPlain."""
+        if operand.type != INSTANT:
+            return operand
+        self._check_utc()
+        if operand.is_constant:
+            raise NotPlain("a cast")
+        return Typed(Converted(operand.expression, DATE), DATE)
 
     def _in_list(self, operands: Sequence[Typed], kind: pa.DataType) -> Expression:
         subject, members = self._converted(operands[0], kind), operands[1:]

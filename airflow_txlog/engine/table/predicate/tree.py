@@ -86,7 +86,9 @@ class Operand:
 def type_of_call(known: Known, types: Sequence[DataType]) -> DataType | None:
     """Return the type of a function of columns of these types; None unless it has a value for every one of theirs."""
     operands = [operand_types.Typed(TRUE, arrow_type(kind)) for kind in types]
-    signature = None if known.may_fail else known.typed(operands)
+    # The session's zone is not known here.
+    is_certain = not (known.may_fail or (known.in_utc and operand_types.INSTANT in [each.type for each in operands]))
+    signature = known.typed(operands) if is_certain else None
     if signature is None or signature.operands != tuple(operand.type for operand in operands):
         return None
     return delta_type(signature.result, "")
