@@ -326,7 +326,8 @@ def test_the_conditions_that_the_page_on_jobs_without_spark_calls_plain_are_plai
     now = dt.datetime.now(dt.UTC)
     for text in texts:
         # A job binds the current time as a parameter.
-        bound = plain_condition(text.replace("now()", ":since"), schema, {"since": now} if "<" in text else {})
+        used = {"since": now} if "<" in text else {}
+        bound = plain_condition(text.replace("now()", ":since"), schema, used, time_zone="UTC")
         assert not isinstance(bound, str), (text, bound)
 
 
