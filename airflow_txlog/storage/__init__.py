@@ -170,12 +170,12 @@ class StoreReference:
     access: Access
     limits: Limits = USUAL
     here: Store | None = dataclasses.field(default=None, compare=False, repr=False)
-    """A remote store that is open in this process: tasks here share the files that it keeps (`open_whole`)."""
+    """A store that is open in this process, if it is remote or keeps files (`open_whole`): tasks here share them."""
 
     @classmethod
     def of(cls, store: Store) -> StoreReference:
         """Return the reference to an open store."""
-        here = store if store.is_remote else None
+        here = store if store.is_remote or store.keeps_files else None
         return cls(root=store.root, access=store.access, limits=store.limits, here=here)
 
     def open(self) -> Store:

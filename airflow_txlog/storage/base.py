@@ -184,7 +184,7 @@ class Store(ABC):
     def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
         """Return the same for a small data file of which all is read. A remote store fetches it by one request.
 
-        `is_read_again`: a remote store that `keeps_files` may keep it until the next call for it, or until `let_go`.
+        `is_read_again`: a store that `keeps_files` may keep it until the next call for it, or until `let_go`.
         """
         return self.open_input(path)
 

@@ -1,4 +1,4 @@
-"""Small data files of a remote store, kept in memory from the search for rows until the rewrite.
+"""Small data files, kept in memory from the search for rows, or from the look at their columns, until they are read.
 
 The invariant: at most KEPT_BYTES, and only until they are read again or the job ends.
 """
@@ -12,7 +12,7 @@ KEPT_BYTES = 64 * 1024 * 1024
 
 
 class KeptFiles:
-    """Small data files that a job finds rows in and then rewrites. A data file never changes under its name."""
+    """Small data files that a job reads twice. A data file never changes under its name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

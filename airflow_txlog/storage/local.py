@@ -24,13 +24,15 @@ import pyarrow as pa
 
 from airflow_txlog.errors import OutsideTable, UnsupportedStore
 from airflow_txlog.locations import LOCAL as SCHEME
-from airflow_txlog.locations import PLAIN, PRIVATE_PREFIX, Access, is_inside
+from airflow_txlog.locations import PLAIN, PRIVATE_PREFIX, Access
 from airflow_txlog.storage import local_files
 from airflow_txlog.storage.base import LOG, FileInfo, Output, Store, check_may_read, inner_parts, temporary_path
+from airflow_txlog.storage.kept_files import KeptFiles
 from airflow_txlog.storage.limits import LOG_FILE
 
 # Errors of link(2) on a file system without hard links (FAT, some FUSE and SMB mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_ABSOLUTE = f"{SCHEME}://"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -42,6 +44,7 @@ class LocalStore(Store):
         # POSIX leaves two slashes at the beginning alone.
         self._directory = "/" + os.path.abspath(directory).lstrip("/")
         super().__init__(f"{SCHEME}://{self._directory}", access)
+        self._kept = KeptFiles()
 
     def read(self, path: str) -> bytes:
         with open(local_files.open_to_read(self._directory, path), "rb", buffering=0) as file:
@@ -149,13 +152,22 @@ class LocalStore(Store):
         return local_files.arrow_file(self._opened(path))
 
     def open_whole(self, path: str, size_bytes: int, *, is_read_again: bool = False) -> pa.NativeFile:
-        descriptor = self._opened(path)
-        try:
-            # One byte more shows a file that is longer than it should be.
-            data = os.read(descriptor, size_bytes + 1)
-        finally:
-            os.close(descriptor)
-        return pa.BufferReader(data) if len(data) == size_bytes else self.open_input(path)
+        data = self._kept.take(path) if self.keeps_files else None
+        if data is None:
+            descriptor = self._opened(path)
+            try:
+                # One byte more shows a file that is longer than it should be.
+                data = os.read(descriptor, size_bytes + 1)
+            finally:
+                os.close(descriptor)
+        if len(data) != size_bytes:
+            return self.open_input(path)
+        if is_read_again and self.keeps_files:
+            self._kept.add(path, data)
+        return pa.BufferReader(data)
+
+    def let_go(self) -> int:
+        return self._kept.clear()
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -204,10 +216,11 @@ class LocalStore(Store):
         """
         if path.startswith((f"{LOG}/", PRIVATE_PREFIX)):
             return None
+        if self.access.allow_absolute_paths and path.startswith(_ABSOLUTE):
+            # No more is to check, and a source may be many files.
+            return path.removeprefix(_ABSOLUTE)
         check_may_read(self.root, path, self.access)
-        if not self.access.allow_absolute_paths:
-            return None
-        return f"{self._directory}/{path}" if is_inside(path) else path.removeprefix(f"{SCHEME}://")
+        return f"{self._directory}/{path}" if self.access.allow_absolute_paths else None
 
     def _directories(
         self, *, with_files: bool, on_unreadable: Callable[[str], object] | None, beginning: str = ""

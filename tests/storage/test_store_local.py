@@ -207,6 +207,31 @@ def test_a_new_file_gives_its_time_without_a_look_up(tmp_path: Path) -> None:
     assert (output.modified_ms, found.size_bytes) == (found.modified_ms, 4)
 
 
+def test_a_file_that_is_read_again_is_read_from_the_disk_once_and_then_forgotten(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+
+    def content(*, is_read_again: bool = False) -> bytes:
+        with store.open_whole("x", 4, is_read_again=is_read_again) as file:
+            found: bytes = file.read()
+        return found
+
+    def is_kept() -> bool:
+        (tmp_path / "x").write_bytes(b"rows")
+        assert content(is_read_again=True) == b"rows"
+        (tmp_path / "x").write_bytes(b"ROWS")
+        return content() == b"rows"
+
+    assert not is_kept()
+    store.keeps_files = True
+    assert is_kept()
+    assert content() == b"ROWS"
+    assert content(is_read_again=True) == b"ROWS"
+    assert store.let_go() == 4
+    (tmp_path / "x").unlink()
+    with pytest.raises(FileNotFoundError):
+        content()
+
+
 def test_a_file_outside_the_table_can_be_read_but_not_touched(tmp_path: Path) -> None:
     """A shallow clone names the files of its source by absolute URI."""
     (tmp_path / "source f").write_bytes(b"1")

@@ -231,7 +231,7 @@ def _not_read(name: str) -> str:
 
 def _footers_of(store: Store, sizes: Mapping[str, int | None]) -> list[SourceFooter]:
     """Return the footers of these files, whose sizes may be known, in order. Raises the store's errors."""
-    forms: KnownForms[SourceFooter] = KnownForms()
+    forms: KnownForms[SourceFooter] = KnownForms(is_read_again=True)
     if not store.is_remote:
         # The work is that of the interpreter, and threads would take turns.
         return [_footer_of(store, path, size_bytes, forms) for path, size_bytes in sizes.items()]

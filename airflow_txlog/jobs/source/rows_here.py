@@ -144,6 +144,8 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     context.executor.admit(list(found.sizes.values()), found.store)
     if view.format == "csv":
         return _rows_of_csv(context, found)
+    # Small files are read once, for their footers and for their rows.
+    found.store.keeps_files = True
     source = columns_in_footers(found)
     if source.left is None and source.apart is not None and reads_all:
         raise source.apart
