@@ -36,6 +36,9 @@ from airflow_txlog.storage import Store
 # Small batches are joined before they are encoded: each costs a call for every column.
 _JOINED_ROWS = 65_536
 _JOINED_BYTES = 16 * 1024 * 1024
+# Of rows that are decoded while earlier ones are encoded: the row groups of a file, and their least size in memory.
+_GROUPS = 8
+_LEAST_GROUP_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class CompactTask(FileTask):
     """One file, and one record, for each segment that has rows.
 
     The files of a segment are neighbours in a bin; the record has the segment's number. `rows`: as of FileScan.
-    `read_ahead`: decode in a second thread, if cores are idle.
+    `read_ahead`: decode in a second thread, if cores are idle, while the row group before is encoded.
     """
 
     rows: Literal["all", "others"] = "all"
@@ -54,10 +57,12 @@ class CompactTask(FileTask):
         yield from self.staged(batches, lambda planned: planned.segment, self._compacted)
 
     def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> StagedFile | None:
-        output = _CompactedFile(self.layout, store, files[0], attempt)
-        rows = self._rows(files, output)
+        counts = [planned.file.num_records for planned in files]
+        num_rows = sum(filter(None, counts)) if self.read_ahead and None not in counts else None
+        output = _CompactedFile(self.layout, store, files[0], attempt, num_rows)
+        rows = _joined(self._rows(files, output))
         try:
-            for batch in _joined(ahead(rows, 4) if self.read_ahead else rows):
+            for batch in ahead(rows, 2) if self.read_ahead else rows:
                 output.write(batch)
             return output.close()
         except BaseException:
@@ -99,13 +104,17 @@ class CompactTask(FileTask):
 class _CompactedFile:
     """The file of one segment. It begins when its first rows show how it is best encoded."""
 
-    def __init__(self, layout: Layout, store: Store, first: PlannedFile, attempt: str) -> None:
+    def __init__(
+        self, layout: Layout, store: Store, first: PlannedFile, attempt: str, num_rows: int | None = None
+    ) -> None:
+        """`num_rows`: about how many rows it will have, if they are to be written while others are decoded."""
         self.table_schema = pa.schema([_optional(field) for field in layout.file_schema])
         self.schema = physical_schema(self.table_schema)
         self._layout = layout
         self._store = store
         self._first = first
         self._attempt = attempt
+        self._num_rows = num_rows
         self._codec: str | None = None
         self._writer: RowGroupWriter | None = None
 
@@ -120,12 +129,16 @@ class _CompactedFile:
         if self._writer is None:
             options = self._layout.parquet.options(self._codec or DEFAULT_CODEC)
             number = f"{self._first.segment or 0:05d}"
+            group_bytes = None
+            if self._num_rows is not None:
+                group_bytes = max(_LEAST_GROUP_BYTES, batch.nbytes * self._num_rows // batch.num_rows // _GROUPS)
             self._writer = RowGroupWriter(
                 self._store,
                 self._layout.path_in(self._first.directory, self._attempt, number, options),
                 self.schema,
                 options={**options, "use_dictionary": repeated_columns(batch)},
                 statistics=self._layout.statistics_for(self.schema),
+                row_group_bytes=group_bytes,
             )
         self._writer.write(batch)
 

@@ -42,11 +42,18 @@ def compact(
     masked: dict[Path, bytes] | None = None,
     constants: dict[str, dict[Path, int]] | None = None,
     read_ahead: bool = False,
+    counted: bool = False,
 ) -> list[StagedFile | TxlogError]:
     """What one task tells that compacts these bins."""
     given = [(number, path) for number, files in enumerate(bins) for path in files]
     rows = [
-        {"path": path.name, "size_bytes": path.stat().st_size, "segment": number, "deleted": (masked or {}).get(path)}
+        {
+            "path": path.name,
+            "size_bytes": path.stat().st_size,
+            "num_records": pq.read_metadata(path).num_rows if counted else None,
+            "segment": number,
+            "deleted": (masked or {}).get(path),
+        }
         for number, path in given
     ]
     ids = {
@@ -231,6 +238,30 @@ def test_memory_is_bounded_by_a_row_group_and_small_batches_are_joined(
     assert found.read().column("id").to_pylist() == list(range(2000))
     # 100 rows are 800 bytes, so five joined batches fill a row group.
     assert [found.metadata.row_group(group).num_rows for group in range(4)] == [500] * 4
+
+
+def test_a_file_has_eight_row_groups_where_one_is_encoded_while_the_next_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_JOINED_ROWS", 100)
+    monkeypatch.setattr(compaction, "_LEAST_GROUP_BYTES", 1000)
+    monkeypatch.setattr(FileScan, "joins_files", False)
+    schema = pa.schema([("id", pa.int64())])
+    rows = pa.table({"id": list(range(1600))}, schema)
+    files = [write(tmp_path / f"{start}.parquet", rows.slice(start, 100)) for start in range(0, 1600, 100)]
+
+    def groups(*, read_ahead: bool, counted: bool) -> list[int]:
+        """Their rows."""
+        target = layout(tmp_path / "out", schema)
+        (file,) = staged(compact(target, files, read_ahead=read_ahead, counted=counted))
+        found = pq.ParquetFile(tmp_path / "out" / file.store_path)
+        assert found.read().equals(rows)
+        return [found.metadata.row_group(group).num_rows for group in range(found.num_row_groups)]
+
+    assert groups(read_ahead=True, counted=True) == [200] * 8
+    assert groups(read_ahead=True, counted=False) == groups(read_ahead=False, counted=True) == [1600]
+    monkeypatch.setattr(compaction, "_LEAST_GROUP_BYTES", 6400)
+    assert groups(read_ahead=True, counted=True) == [800] * 2
 
 
 def test_the_codec_of_the_files_is_followed_and_a_dictionary_made_where_values_repeat(tmp_path: Path) -> None:
