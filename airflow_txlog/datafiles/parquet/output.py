@@ -12,6 +12,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ from airflow_txlog.storage.base import Output, name_file
 
 # The rows of a file that is encoded in memory take less than these bytes.
 _ENCODED_BYTES = 1024 * 1024
+# The statistics of more rows are computed while these are encoded.
+_MANY_ROWS = 16 * 1024
 # Bytes read at once to compute a digest.
 _DIGESTED_BYTES = 8 * 1024 * 1024
 
@@ -192,16 +195,26 @@ class RowGroupWriter:
         self._pending, self.pending_bytes = [], 0
         if self._writer is None and "use_dictionary" not in self._options:
             self._options["use_dictionary"] = without_unique_columns(table)
+        if table.num_rows <= _MANY_ROWS:
+            self._encode_group(table)
+            self._statistics.update(table)
+        else:
+            # Arrow does both without the interpreter.
+            with ThreadPoolExecutor(1, thread_name_prefix="txlog-statistics") as beside:
+                counting = beside.submit(self._statistics.update, table)
+                self._encode_group(table)
+                counting.result()
+        if self._keeps is not None:
+            self._keeps.add(self.path, table)
+        self._num_records += table.num_rows
+        count_rows(written=table.num_rows)
+
+    def _encode_group(self, table: pa.Table) -> None:
         try:
             self._write_group(self._begun(), table)
         except OSError as error:
             self._name(error)
             raise
-        if self._keeps is not None:
-            self._keeps.add(self.path, table)
-        self._statistics.update(table)
-        self._num_records += table.num_rows
-        count_rows(written=table.num_rows)
 
     def encode(self) -> bool:
         """Encode the file in memory if it is small and not begun. Return whether only bytes are left for `close`."""

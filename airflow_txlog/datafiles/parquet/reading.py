@@ -181,13 +181,14 @@ def read_batches(
     row_groups: Sequence[int] | None = None,
     batch_rows: int = BATCH_ROWS,
     keeps_dictionaries: bool = False,
+    use_threads: bool = False,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield batches in file order, each with the position of its first row; a batch never crosses a row group.
 
     `fields` are the wanted fields of the table, None for all columns of the file. Fields that the file lacks are left
     out, so a batch may have rows and no columns. `row_groups` are ascending indexes, None for all. A batch has at most
     `batch_rows`, and fewer if they would take much memory (`decoded_sizes`). `keeps_dictionaries`: the caller spells
-    out no column that was read as a dictionary.
+    out no column that was read as a dictionary. `use_threads`: decode the columns in Arrow's threads.
 
     Raises CorruptDataFile, and UnsupportedFeature for encrypted columns and for values in a legacy calendar.
     """
@@ -200,7 +201,7 @@ def read_batches(
         position = starts[group]
         with _reading(file):
             at_once = rows_at_once(parquet, group, names, batch_rows, keeps_dictionaries=keeps_dictionaries)
-            batches = parquet.iter_batches(at_once, row_groups=[group], columns=names, use_threads=False)
+            batches = parquet.iter_batches(at_once, row_groups=[group], columns=names, use_threads=use_threads)
         while True:
             with _reading(file):
                 batch = next(batches, None)

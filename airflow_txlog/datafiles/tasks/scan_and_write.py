@@ -99,7 +99,7 @@ class FileScan:
     deletion vector deletes, or ("only") those at the plan's positions, which are all rows of a file without positions,
     or ("others") all rows that are not at them. An address counts deleted rows too. Rows keep the order of the bin's
     files and of each file. `row_filter` drops some of all rows; it reads columns of `schema`. `reads_all`: the schema
-    has all columns of the files.
+    has all columns of the files. `is_alone`: no other task runs, so the cores share the columns.
     """
 
     bins: Bins
@@ -112,6 +112,7 @@ class FileScan:
     row_filter: Expression | None = None
     reads_all: bool = False
     is_read_again: bool = False
+    is_alone: bool = False
     joins_files: ClassVar[bool] = True
     """Whether small files of Parquet may be read together: `rows_of` reads them as they are."""
 
@@ -176,7 +177,7 @@ class FileScan:
         in_file = [field for field in self.schema if field.name not in planned.constants]
         groups = self._groups(planned, parquet)
         if asked is None:
-            batches = read_batches(planned.file, parquet, in_file, row_groups=groups)
+            batches = read_batches(planned.file, parquet, in_file, row_groups=groups, use_threads=self.is_alone)
             yield from self.rows_kept(planned, batches, parquet.metadata.num_rows)
             return
         groups = _groups_with_positions(asked, parquet, groups)
@@ -276,10 +277,9 @@ class Task:
 
     @without_values
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, or raise TaskFailed; or yield records of files, or of an error: then no file of this task is
-        left.
-        """
-        use_one_thread()
+        """Yield the rows, or raise TaskFailed; or yield records of files, or of an error: then no file is left."""
+        if not self.source.is_alone:
+            use_one_thread()
         if self.layout is None:
             store = self.bins.store.open()
             for number in task_numbers(batches):

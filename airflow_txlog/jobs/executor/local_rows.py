@@ -69,6 +69,7 @@ class _PlainRows(abc.ABC):
         self.foresee(rules, (), inside)
         # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._scan(in_one=bool(layout.partition_columns))
+        scan = replace(scan, is_alone=len(scan.bins) == 1)
         return stage(context, layout, [(TaskRows(Task(source=scan)), type_of_new(layout))])
 
 
