@@ -113,8 +113,7 @@ class Store(ABC):
         """
 
     def links(self) -> Iterator[str]:
-        """Yield the path of every symbolic link, pipe, socket and device under the root, in no order. `walk` leaves
-        them out.
+        """Yield the path of every link, pipe, socket and device under the root, in no order. `walk` leaves them out.
 
         Empty for a store that has only objects.
         """
@@ -134,6 +133,9 @@ class Store(ABC):
     def mark_of(self, file: FileInfo) -> str:
         """Return a short text that distinguishes a commit's file from another of its name, the same in any process."""
         return file.etag.strip('"') if file.etag else f"{file.modified_ms:x}-{file.size_bytes:x}"
+
+    def prepare_commit(self) -> None:  # noqa: B027
+        """Send what precedes the first put of a commit, so that no other writer waits for it. Raises as that does."""
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -229,10 +231,7 @@ class Store(ABC):
         return []
 
     def folder_markers(self) -> builtins.list[str]:
-        """Return the folders that empty objects of their names stand for, as Hadoop and consoles leave them.
-
-        A store with directories has none.
-        """
+        """Return the folders that empty objects of their names stand for, as consoles leave them; else none."""
         return []
 
     def delete_folder_marker(self, path: str) -> None:

@@ -23,6 +23,7 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import Access, is_inside, split
 from airflow_txlog.storage.base import (
+    LOG,
     FileInfo,
     NothingSent,
     Output,
@@ -158,14 +159,21 @@ class ObjectStore(Store):
         found = self._repeated(lambda: bucket.head(key))
         return None if found is None else replace(found, path=path)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        key = self._key(path)
+    def prepare_commit(self) -> None:
+        self._prove(f"{self._prefix}{LOG}/", self.root)
+
+    def _prove(self, folder: str, where: str) -> None:
+        """Raise NothingSent, or UnsupportedStore, unless the server respects the condition of a put."""
         if not self._is_proved:
             try:
-                check_conditions(self._bucket, key[: key.rfind("/") + 1], self._repeated)
+                check_conditions(self._bucket, folder, self._repeated)
             except NotAnswered as error:
-                raise NothingSent(error.errno, f"nothing was put: {error.strerror}", f"{self.root}/{path}") from error
+                raise NothingSent(error.errno, f"nothing was put: {error.strerror}", where) from error
             self._is_proved = True
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        key = self._key(path)
+        self._prove(key[: key.rfind("/") + 1], f"{self.root}/{path}")
         try:
             self._bucket.put(key, data, if_absent=True)
         except NameTaken:

@@ -133,6 +133,7 @@ def commit(
     if attempt.resulting_protocol is not None and attempt.resulting_metadata is not None:
         check_committer(attempt.resulting_protocol, attempt.resulting_metadata.configuration, store)
     course = Course(store, attempt, anchor, guard)
+    store.prepare_commit()
     with commit_turn(store, clock) as turn:
         course.take(turn, clock)
         for number in range(1, policy.max_attempts + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.loop import CommitPolicy
+from airflow_txlog.engine.commit.writers import CommitTurn
 from airflow_txlog.errors import CommitStateUnknown
 from airflow_txlog.storage import Access, open_store
 from airflow_txlog.storage.bucket import Content
@@ -231,3 +233,20 @@ def test_a_body_that_arrives_changed_is_refused(proxy: FaultProxy) -> None:
         store.put("part.parquet", b"body")
     assert proxy.is_done
     assert store.stat("part.parquet") is None
+
+
+def test_what_precedes_the_first_put_of_a_process_is_sent_before_its_turn(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = s3.new_folder()
+    Table.create(uri, SCHEMA, storage_options=s3.options())
+    tx = through(proxy, uri).begin()
+    tx.add(path="x", size=1)
+    monkeypatch.setattr("airflow_txlog.storage.bucket._PROVED", set())
+    proxy.take()
+    before: list[Counter[str]] = []
+    advance = CommitTurn.advance
+    monkeypatch.setattr(CommitTurn, "advance", lambda turn: (before.append(proxy.take()), advance(turn))[1])
+    tx.commit("WRITE")
+    assert dict(before[0]) == {"PUT probe": 2, "DELETE probe": 1}
+    assert dict(before[-1] + proxy.take()) == {"HEAD commit": 1, "PUT commit": 1}
