@@ -15,8 +15,10 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
+
+from airflow_txlog.dataclass import dataclass
 
 LOCAL = "file"
 

@@ -11,10 +11,10 @@ import os
 import re
 import socket
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 
 from airflow_txlog.clock import SYSTEM_CLOCK
+from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import TxlogError, UnfitExecutor, UnsupportedStore
 
 OLDEST = {

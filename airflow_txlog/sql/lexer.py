@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from airflow_txlog.dataclass import dataclass
 
 
 class Unreadable(Exception):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput, LimitExceeded
 
 MIB = 1024 * 1024

@@ -31,6 +31,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 OURS = {
     "clock",
+    "dataclass",
     "errors",
     "errors.base",
     "hooks",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+
+from airflow_txlog.dataclass import dataclass
 
 LOG_DIRECTORY = "_delta_log"
 LAST_CHECKPOINT = f"{LOG_DIRECTORY}/_last_checkpoint"

@@ -13,9 +13,10 @@ import hashlib
 import os
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.failures import (
     SENTENCES,
     Misfit,

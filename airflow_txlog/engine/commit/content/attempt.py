@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 from typing import Protocol as Interface
 
+from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings
 from airflow_txlog.engine.log.actions import (
     Action,
