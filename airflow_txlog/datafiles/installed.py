@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import sys
-from importlib import metadata
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.dataclass import dataclass
@@ -43,6 +42,9 @@ def packages_for(scheme: str) -> tuple[str, ...]:
 @functools.cache
 def unfit(packages: tuple[str, ...]) -> tuple[str, ...]:
     """Return the faults of these packages in this process: `pyarrow is not installed`, `fsspec is 2023.1, …`."""
+    # It imports much, and a job without Spark checks nothing.
+    from importlib import metadata  # noqa: PLC0415
+
     found = []
     for name in packages:
         try:

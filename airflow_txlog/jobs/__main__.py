@@ -113,6 +113,9 @@ def _run_in_session(
         begun(started[-1])
         return started[-1]
 
+    # The collector need not examine the objects of the libraries, which live as long as this process. It would take a
+    # tenth of a short job.
+    gc.disable()
     try:
         # PySpark's own client of Spark Connect imports it.
         if session != "connect" or spec.operation.may_spare_spark or not spec.operation.needs_spark:
@@ -120,8 +123,6 @@ def _run_in_session(
         # Imported here, so that a missing or broken package is an error of the job.
         from airflow_txlog.jobs.run import run_job  # noqa: PLC0415
 
-        # The collector examines the objects of the libraries no more, which would take a tenth of a short job. They
-        # live as long as this process.
         gc.freeze()
     except Exception as error:
         result = JobResult(
@@ -133,6 +134,8 @@ def _run_in_session(
         if spec.result_uri is not None:
             write_document(spec.result_uri, result.to_json())
         return result
+    finally:
+        gc.enable()
     result = run_job(
         spec,
         None,

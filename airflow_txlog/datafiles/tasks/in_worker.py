@@ -12,12 +12,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from airflow_txlog.dataclass import dataclass
+from airflow_txlog.datafiles.failures import TaskFailed
+from airflow_txlog.datafiles.installed import check_worker
 from airflow_txlog.datafiles.tasks.scan_and_write import Step
+from airflow_txlog.errors import UnfitExecutor
 
 
 @dataclass(frozen=True)
 class InWorker:
-    """Runs the step after freezing loaded modules for the collector."""
+    """Runs the step in a worker that can run it, after freezing loaded modules for the collector."""
 
     step: Step
 
@@ -30,3 +33,7 @@ class InWorker:
 def _prepare() -> None:
     # Spark collects garbage after each task. That takes tens of milliseconds, nearly all of them for loaded modules.
     gc.freeze()
+    try:
+        check_worker()
+    except UnfitExecutor as error:
+        raise TaskFailed(error) from None

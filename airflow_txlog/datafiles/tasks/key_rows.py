@@ -13,7 +13,6 @@ from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions
 
 from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, places_of_different, whole
@@ -152,6 +151,9 @@ def _placed(
 
 def _hashed(keys: pa.Table, rows: pa.Table, names: Sequence[str], has_all: bool) -> Iterator[pa.RecordBatch]:
     """Join by hash, for keys of any type."""
+    # A job without keys imports this module too.
+    from pyarrow.acero import Declaration, HashJoinNodeOptions, TableSourceNodeOptions  # noqa: PLC0415
+
     # Arrow yields 32,768 pairs at once, whatever they hold: the join has places, and the pairs take the rest from them.
     placed = [
         side.select(names).append_column(place, addresses(0, 0, side.num_rows))

@@ -33,7 +33,7 @@ from airflow_txlog.datafiles.deletion_vectors.positions import (
 )
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions, deleted_rows, kept_by_both
 from airflow_txlog.datafiles.failures import TaskFailed, text_of
-from airflow_txlog.datafiles.installed import check_worker, unfit_for_store
+from airflow_txlog.datafiles.installed import unfit_for_store
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.judging import Judged, without_violations
@@ -78,7 +78,6 @@ def without_values(call: Callable[[_Task, _Batches], _Batches]) -> Callable[[_Ta
     @functools.wraps(call)
     def guarded(task: _Task, batches: _Batches) -> _Batches:
         try:
-            check_worker()
             yield from call(task, batches)
         except TaskFailed:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -12,13 +12,15 @@ from airflow_txlog.contract.operations import KeySource, KeyValues
 from airflow_txlog.contract.operations.publish import OfSubjects
 from airflow_txlog.contract.parameters import decode_parameter
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.erasure.attribution import Requests
 from airflow_txlog.engine.erasure.values.spellings import identifier_of
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound
 from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.source.headers import has_unchecked_header
 from airflow_txlog.jobs.sql.gate import SqlGate
+
+if TYPE_CHECKING:
+    from airflow_txlog.engine.erasure.attribution import Requests
 
 _KEY = re.compile(r"[+-]?\d|.*@")
 
@@ -47,6 +49,9 @@ def given_requests(context: JobContext, described: OfSubjects, snapshot: Snapsho
 
     Raises the errors of `given_keys`, of `Requests.of`, and of `Requests.check_shown`.
     """
+    # A DELETE erases nothing.
+    from airflow_txlog.engine.erasure.attribution import Requests  # noqa: PLC0415
+
     gate = SqlGate(context)
     given = {}
     for name, keys in described.by_request.items():

@@ -11,7 +11,6 @@ import errno
 import os
 import pwd
 import tempfile
-from importlib import metadata
 from importlib.util import find_spec
 
 from airflow_txlog.errors import JobError, TxlogError
@@ -101,6 +100,9 @@ def temporary_disk_is_full() -> str:
 
 
 def _version(distribution: str) -> str | None:
+    # It imports much, and most jobs have no Spark to check.
+    from importlib import metadata  # noqa: PLC0415
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from airflow_txlog.datafiles import installed
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.installed import OLDEST, Probe, check_worker, packages_for, unfit
 from airflow_txlog.datafiles.tasks.scan_and_write import without_values
@@ -98,13 +97,13 @@ def test_a_probe_says_what_is_missing_and_what_is_too_old(monkeypatch: pytest.Mo
             raise metadata.PackageNotFoundError
         return {"pyarrow": "16.1.0", "fsspec": "2024.12.0"}[name]
 
-    monkeypatch.setattr(installed.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     answer = json.loads(Probe(packages=packages_for("s3"), pause_s=0.0)(0))
     assert answer["wrong"] == ["pyarrow is 16.1.0, and must be 20 or newer", "botocore is not installed"]
 
 
 def test_a_worker_of_an_executor_that_came_late_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed.metadata, "version", lambda name: "1.0")
+    monkeypatch.setattr(metadata, "version", lambda name: "1.0")
     with pytest.raises(UnfitExecutor, match=r"pyarrow is 1\.0, and") as caught:
         check_worker()
     assert caught.value.facts["host"]
@@ -121,15 +120,15 @@ def test_a_worker_that_lacks_the_client_of_the_store_is_unfit(monkeypatch: pytes
     with pytest.raises(TaskFailed) as unsupported:
         list(task(None, iter(())))
     assert isinstance(error_in(str(unsupported.value)), UnsupportedStore)
-    found = installed.metadata.version
+    found = metadata.version
 
     def version(name: str) -> str:
         if name == "botocore":
-            raise installed.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return found(name)
 
     unfit.cache_clear()
-    monkeypatch.setattr(installed.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(TaskFailed) as lacking:
         list(task(None, iter(())))
     error = error_in(str(lacking.value))
