@@ -235,11 +235,23 @@ def _cancel_jobs() -> None:
     end_sessions()
 
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    if "pyspark.sql.connect" not in sys.modules:
+def _end(code: int) -> None:
+    """End the process after the cleanup that is left. The interpreter is taken apart only if it has a JVM or threads.
+
+    That takes a tenth of a short job, and a fifth of a second with gRPC, whose thread may wait for a server that is
+    gone.
+    """
+    is_on_server = "pyspark.sql.connect" in sys.modules
+    works = any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+    if not is_on_server and (works or "pyspark" in sys.modules):
         sys.exit(code)
-    # A task on a server waits only for the cleanup that is left: taking the interpreter apart takes a fifth of a
-    # second, and a thread of gRPC may wait for a server that is gone.
     atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        # Its reader may be gone.
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
+
+
+if __name__ == "__main__":
+    _end(main(sys.argv[1:]))
