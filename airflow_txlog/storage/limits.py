@@ -128,7 +128,7 @@ class Limits:
     open_files: int = 64
     """Of one task."""
     changed_in_place_bytes: int = MIB
-    """Smaller files are rewritten whole, and their new rows gathered in one file: both take no time."""
+    """If several smaller files change, they are rewritten whole, and their new rows gathered in one file."""
 
     # Sizes of the data that jobs send, join and look up.
     inline_plan_bytes: int = 32 * MIB

@@ -326,7 +326,10 @@ class ImageTask(CopyTask):
             case _:
                 # Images of several clauses come clause by clause.
                 return None
-        found = InPlace(layout=self.layout, assigned=tuple(assigned), read=read, row_bytes=row_bytes)
+        is_single = sum(files for files, _ in self.bins.amounts) == 1
+        found = InPlace(
+            layout=self.layout, assigned=tuple(assigned), read=read, row_bytes=row_bytes, is_single=is_single
+        )
         return found if self.change_type is None and found.is_possible else None
 
     def _write(

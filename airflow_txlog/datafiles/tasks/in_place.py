@@ -62,12 +62,14 @@ class InPlace:
     """New values of the columns `assigned`, which are made from the columns `read`.
 
     `row_bytes` are the bytes that a new row takes from elsewhere: its constants and, on average, its source row.
+    `is_single`: no other file changes, so that there is none to be joined with.
     """
 
     layout: Layout
     assigned: tuple[str, ...]
     read: frozenset[str]
     row_bytes: int = 0
+    is_single: bool = False
 
     @property
     def is_possible(self) -> bool:
@@ -84,7 +86,8 @@ class InPlace:
         `images_of` gets rows with the columns `read` and their addresses, and its batches have the assigned columns.
         A failed copy leaves nothing. Raises TxlogError.
         """
-        is_worth = (planned.file.size_bytes or 0) >= self.layout.store.limits.changed_in_place_bytes
+        is_large = (planned.file.size_bytes or 0) >= self.layout.store.limits.changed_in_place_bytes
+        is_worth = is_large or self.is_single
         if not is_worth or planned.leaving is not None or planned.deleted is not None or planned.parts > 1:
             return None
         with open_data_file(planned.file, reads_all=True) as parquet:
@@ -127,6 +130,8 @@ class _Copy:
         if lacking or len(places) < len(found) or len(set(self._held.names)) < len(self._held):
             raise NotInPlace("a column is not in the file, or twice")
         of_table = {members.find(field): field for field in layout.data_schema}
+        if change.is_single and None in of_table:
+            raise NotInPlace("a copy of a small file has statistics of a column that the table got later")
         for place, field in enumerate(self._held):
             if place in of_table and not is_as_held(of_table[place], field):
                 raise NotInPlace("a column has another name or type in the file")

@@ -403,8 +403,13 @@ def run_here(
     amounts = [_amount_of(each) for each in work]
     progress.planned(sum(files for files, _ in amounts), sum(num_bytes for _, num_bytes in amounts))
     try:
-        with _threads_of_arrow, ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
-            found = list(pool.map(rows_of, work))
+        with _threads_of_arrow:
+            if len(work) == 1:
+                # In this thread: one for a single task would take turns with it.
+                found = [rows_of(work[0])]
+            else:
+                with ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
+                    found = list(pool.map(rows_of, work))
     except TaskFailed as failed:
         error = error_in(str(failed))
         assert error is not None

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 IN_PLACE = Limits(changed_in_place_bytes=0)
 
 
-def updated(table: Table, predicate: str, *, log: Callable[[str], None] | None = None, **fields: Any) -> JobResult:
+def updated(
+    table: Table, predicate: str, *, log: Callable[[str], None] | None = None, limits: Limits = IN_PLACE, **fields: Any
+) -> JobResult:
     arguments = {"predicate": predicate, "set": {"name": "'seen'"}}
     spec = job_spec(operation="update", table_uri=table.uri, arguments=arguments, saved_work_key=KEY, **fields)
-    return run_job(spec, None, log=log, limits=IN_PLACE)
+    return run_job(spec, None, log=log, limits=limits)
 
 
 def seen(table: Table) -> list[Any]:
@@ -58,6 +60,17 @@ def test_a_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     metrics = result.metrics
     assert (metrics["numUpdatedRows"], metrics["numCopiedRows"], metrics["numAddedFiles"]) == (2, 8, 1)
     assert result.files == {"considered": 2, "pruned": 1, "rewritten": 1, "added": 1, "removed": 1}
+
+
+@pytest.mark.parametrize(("predicate", "joined"), [("id = 103", False), ("id IN (3, 103)", True)])
+def test_a_single_small_file_is_changed_in_place_and_several_are_joined(
+    tmp_path: Path, predicate: str, joined: bool
+) -> None:
+    table = make_table(tmp_path / "t", rows(10), rows(10, start=100))
+    lines: list[str] = []
+    result = committed(updated(table, predicate, log=lines.append, limits=Limits()))
+    assert (table.to_arrow().num_rows, result.files["added"]) == (20, 1)
+    assert [line for line in lines if "joined" in line] == (["4 tiny files joined into 1"] if joined else [])
 
 
 def test_files_that_a_winner_did_not_touch_are_kept_and_the_others_changed_again(tmp_path: Path) -> None:
