@@ -30,8 +30,7 @@ from airflow_txlog.datafiles.tasks.row_values import ActingClauses
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, Task
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
-from airflow_txlog.engine.table.predicate.tree import Operand, Operator, compared, member_of
-from airflow_txlog.engine.table.schema.schema import codec, parse_schema, schema_to_json, to_arrow
+from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow
 from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import KeysNotFound
@@ -41,6 +40,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.files.stage import Staged
 from airflow_txlog.jobs.operations.delete.key_values import check_key_column, convert_keys
 from airflow_txlog.jobs.operations.merge.keys import join_hint
+from airflow_txlog.jobs.operations.merge.source_scope import keys_predicate
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.by_condition import ByCondition, PreparedByCondition
@@ -62,12 +62,9 @@ from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import columns_named, missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
 from airflow_txlog.jobs.sql.scope import PLAIN_TYPES, Partitions, accepted_by_spark, partition_scope, row_filter_of
-from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of
 
 KEY = "key"
 _DOING = "find the rows of the keys"
-# Types without an order that all engines share; their values are compared row by row only.
-_UNBOUNDED = (Primitive.BINARY, Primitive.BOOLEAN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,32 +215,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
             "numKeys": prepared.given.rows.num_rows,
             "numKeysMatched": found.matches.source_rows.num_rows,
         }
-
-
-def keys_predicate(values: pa.Array, field: StructField, most: int) -> Predicate:
-    """Return a predicate that rows with one of the keys satisfy: an IN list, or for more than `most` keys their range.
-
-    Its text, which errors show, contains no key.
-    """
-    text = f"{field.name} IN ({plural(len(values), 'key')})"
-    return Predicate(text, _tree(values, field, most), frozenset({field.name}))
-
-
-def _tree(values: pa.Array, field: StructField, most: int) -> Expression:
-    if len(values) == 0:
-        return FALSE
-    column = Operand.of(field)
-    of_type = codec(field.type)
-    assert of_type is not None
-    try:
-        plain = of_type.plain_of(values).to_pylist()
-    except UnicodeDecodeError:
-        return Opaque("a key that is not UTF-8")
-    # Floats in a list are compared differently from single floats if they are zeros.
-    is_float = field.type in (Primitive.FLOAT, Primitive.DOUBLE)
-    if field.type in _UNBOUNDED or (len(plain) <= most and not is_float):
-        return member_of(column, tuple(plain))
-    return all_of([compared(column, Operator.GE, min(plain)), compared(column, Operator.LE, max(plain))])
 
 
 def _is_exact(kind: DataType) -> bool:

@@ -38,7 +38,7 @@ from airflow_txlog.jobs.operations.merge.clauses import (
     plain_inserts,
 )
 from airflow_txlog.jobs.operations.merge.keys import SOURCE_ALIAS, PairColumns, find_by_keys, for_people, key_columns
-from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described
+from airflow_txlog.jobs.operations.merge.source_scope import AutoScope, described, keys_in_reach
 from airflow_txlog.jobs.resume.attempts import check_may_remove_rows, predicate_parameter
 from airflow_txlog.jobs.resume.memory import Memory
 from airflow_txlog.jobs.rows.matches import Matches, SourceRowSet
@@ -278,7 +278,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         if None in conditions:
             return Predicate.true()
         auto = self._auto.of(snapshot, pair, source, self._merge.on, judged)
-        read = both(self._on(pair), auto)
+        read = both(both(self._on(pair), auto), keys_in_reach(context, snapshot, pair, source, self._merge.on))
         for text in filter(None, conditions):
             used = self._gate.parameters_in(text)
             read = either(read, read_condition(context, snapshot, text, used, alias=pair.target_alias))

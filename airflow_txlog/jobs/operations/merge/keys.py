@@ -216,7 +216,7 @@ def key_join(context: JobContext, merge: Merge, pair: PairColumns) -> KeyJoin | 
     only: list[Expression] = []
     tree = sql_text(merge.on).expression
     for equality, conjunct in zip(
-        equalities(merge.on, pair, _plain_columns(pair)), operands_of("and", tree or TRUE), strict=False
+        equalities(merge.on, pair, plain_columns(pair)), operands_of("and", tree or TRUE), strict=False
     ):
         held = None if equality is None or equality.null_safe else source_column(equality.sql, pair)
         if equality is None or held is None or equality.column in found:
@@ -296,7 +296,7 @@ def key_filter(on: str, arrow_schema: pa.Schema, pair: PairColumns, source: Mate
     the other conjuncts are. `arrow_schema` has the types in which the target's rows are read.
     """
     limits, parts = source.store.limits, list[Expression]()
-    for equality in filter(None, equalities(on, pair, _plain_columns(pair))):
+    for equality in filter(None, equalities(on, pair, plain_columns(pair))):
         key = source_column(equality.sql, pair)
         if key is None or not pair.is_of_one_type(equality.column, key):
             continue
@@ -324,7 +324,7 @@ def join_hint(context: JobContext, size_bytes: int, alias: str) -> str:
     return f"{'BROADCAST' if size_bytes < context.limits.broadcast_bytes else 'SHUFFLE_MERGE'}({alias})"
 
 
-def _plain_columns(pair: PairColumns) -> list[str]:
+def plain_columns(pair: PairColumns) -> list[str]:
     return [field.name for field in pair.target if _is_plain(field)]
 
 

@@ -1,10 +1,10 @@
-"""The partitions that a merge's materialized source can meet, if ON compares a partition column.
+"""The partitions and the keys that a merge's materialized source can meet.
 
-If a conjunct of ON is `t.p = expr(s)` or `t.p <=> expr(s)`, a row in another partition than the source's values matches
-nothing. So it is not read, and changes there are no conflict. The scope bounds what is read; inserts and updates may
-land outside of it. The invariant: a row that ON matches is in the scope, whatever the types, nulls and precedences. If
-that is not certain, or if `expr(s)` fails on a source row that the rest of ON excludes, there is no scope. Source:
-soundness A14.
+If a conjunct of ON is `t.p = expr(s)` or `t.p <=> expr(s)` of a partition column, or `t.k = s.k` of any column, a row
+with another value than the source's matches nothing. So its file is not read, and changes there are no conflict. The
+scope bounds what is read; inserts and updates may land outside of it. The invariant: a row that ON matches is in the
+scope, whatever the types, nulls and precedences. If that is not certain, or if `expr(s)` fails on a source row that the
+rest of ON excludes, there is no scope. Source: soundness A14.
 """
 
 from __future__ import annotations
@@ -17,23 +17,43 @@ import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.dataclass import dataclass
+from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.predicate.pruning import num_partitions
-from airflow_txlog.engine.table.predicate.tree import Operand, Operator, Value, compared, describe, leaves, null_test
+from airflow_txlog.engine.table.predicate.tree import (
+    Operand,
+    Operator,
+    Value,
+    compared,
+    describe,
+    leaves,
+    member_of,
+    null_test,
+)
 from airflow_txlog.engine.table.schema import types as delta
-from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type
+from airflow_txlog.engine.table.schema.schema import INTEGERS, arrow_type, codec
 from airflow_txlog.errors import InvalidPredicate, TxlogError
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.operations.merge.keys import Equality, PairColumns, equalities, source_column
+from airflow_txlog.jobs.operations.merge.keys import (
+    Equality,
+    PairColumns,
+    equalities,
+    plain_columns,
+    source_column,
+)
 from airflow_txlog.jobs.source.materialized import MaterializedSource, read_input, stored_of
 from airflow_txlog.jobs.spark.causes import condition_of
-from airflow_txlog.sql.expression import FALSE, Expression, all_of, any_of
+from airflow_txlog.jobs.sql.scope import both
+from airflow_txlog.sql.expression import FALSE, Expression, Opaque, all_of, any_of
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.operations.merge.by_spark import JudgedMerge
 _LOOKING = "find the partitions that the source names"
+_LOOKING_AT_KEYS = "find the keys that the source names"
+# Types without an order that all engines share; their values are compared row by row only.
+_UNBOUNDED = (delta.Primitive.BINARY, delta.Primitive.BOOLEAN)
 
 _SCOPING = (*INTEGERS, delta.Primitive.DATE, delta.Primitive.STRING, delta.Primitive.BOOLEAN)
 
@@ -175,6 +195,63 @@ def _between(field: delta.StructField, low: pa.Scalar, high: pa.Scalar) -> Expre
 def _all_of(children: Sequence[Expression], fields: Sequence[delta.StructField]) -> Predicate:
     tree = all_of(children)
     return Predicate(describe(tree), tree, frozenset(field.name for field in fields))
+
+
+def keys_in_reach(
+    context: JobContext, snapshot: Snapshot, pair: PairColumns, source: MaterializedSource, on: str
+) -> Predicate | None:
+    """Return a predicate for all rows that the accepted condition `on` may match with some row of the source, by the
+    columns that it compares with a column of the source; None if nothing bounds them.
+    """
+    partitions, limits = {name.lower() for name in snapshot.partition_columns}, context.limits
+    names = [name for name in plain_columns(pair) if name.lower() not in partitions]
+    found: Predicate | None = None
+    for equality in filter(None, equalities(on, pair, names)):
+        held = None if equality.null_safe else source_column(equality.sql, pair)
+        if (
+            held is None
+            or not pair.is_of_one_type(equality.column, held)
+            or source.bytes_of([held]) > limits.scope_bytes
+        ):
+            continue
+        field = pair.target.by_name[equality.column.lower()]
+        rows = read_input(context, source.files, stored_of(source, [held]), _LOOKING_AT_KEYS)
+        values = whole(rows.column(held)).drop_null().cast(arrow_type(field.type))
+        if len(values) <= limits.delete_keys:
+            values = pc.unique(values)
+        inside = keys_predicate(values, field, limits.delete_keys)
+        found = inside if found is None else both(found, inside)
+    return found
+
+
+def keys_predicate(values: pa.Array, field: delta.StructField, most: int) -> Predicate:
+    """Return a predicate that rows with one of the keys satisfy: an IN list, or for more than `most` keys their range.
+
+    Its text, which errors show, contains no key.
+    """
+    text = f"{field.name} IN ({plural(len(values), 'key')})"
+    return Predicate(text, _tree(values, field, most), frozenset({field.name}))
+
+
+def _tree(values: pa.Array, field: delta.StructField, most: int) -> Expression:
+    if len(values) == 0:
+        return FALSE
+    column = Operand.of(field)
+    of_type = codec(field.type)
+    assert of_type is not None
+    # Floats in a list are compared differently from single floats if they are zeros.
+    is_float = field.type in (delta.Primitive.FLOAT, delta.Primitive.DOUBLE)
+    is_list = field.type in _UNBOUNDED or (len(values) <= most and not is_float)
+    if not is_list and not is_float:
+        ends = pc.min_max(values)
+        values = pa.array([ends["min"], ends["max"]], values.type)
+    try:
+        plain = of_type.plain_of(values).to_pylist()
+    except UnicodeDecodeError:
+        return Opaque("a key that is not UTF-8")
+    if is_list:
+        return member_of(column, tuple(plain))
+    return all_of([compared(column, Operator.GE, min(plain)), compared(column, Operator.LE, max(plain))])
 
 
 def described(scope: Predicate) -> str:
