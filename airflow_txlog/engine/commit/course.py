@@ -83,11 +83,14 @@ class Course:
         # Before the listing: it must show these commits.
         known = turn.handed()
         listed_s = clock.monotonic_s()
-        self.rebase(landed=turn.landed(), handed=known)
+        if turn.hands_on:
+            self.rebase(landed=turn.landed(), handed=known)
+        else:
+            self._read_ahead(turn.landed(), known=())
         has_waited, listed = turn.advance(), self.next_version
         self._follow([each for each in turn.handed() if each not in known])
         is_news_missing = turn.landed() >= self.next_version or (has_waited and self.next_version == listed)
-        if is_news_missing or clock.monotonic_s() - listed_s > _LOOK_HOLDS_S:
+        if not turn.hands_on or is_news_missing or clock.monotonic_s() - listed_s > _LOOK_HOLDS_S:
             self.rebase(landed=turn.landed())
 
     def _follow(self, handed: Sequence[HandedOn]) -> None:
@@ -101,13 +104,13 @@ class Course:
         if self.guard is not None and self.next_version > was:
             self.guard.check_again()
 
-    def _read_ahead(self, landed: int, known: Collection[int], look: Callable[[], LogTail]) -> LogTail:
-        """Return the listing; meanwhile read the next commits up to `landed`, unless they are known."""
-        first = self.next_version
+    def _read_ahead(self, landed: int, known: Collection[int], *look: Callable[[], LogTail]) -> list[LogTail]:
+        """Read the next commits up to `landed`, unless they are known, and meanwhile list the log."""
+        known, first = {*known, *self.ahead}, self.next_version
         unread = [each for each in range(first, min(landed + 1, first + _MOST_AHEAD)) if each not in known]
-        self.ahead, answers = read_unlisted(self.store, unread, look)
-        tail: LogTail = answers[0]
-        return tail
+        found, tails = read_unlisted(self.store, unread, *look)
+        self.ahead |= found
+        return tails
 
     def rebase(self, theirs: bytes | None = None, *, landed: int = -1, handed: Sequence[HandedOn] = ()) -> None:
         """Move the attempt behind the commits that have landed from the next version on.
@@ -135,7 +138,7 @@ class Course:
         listed = version - 1 - len(self.unlisted)
         is_commit = _is_commit(self.anchor, listed)
         look = partial(list_tail, store, listed if is_commit else version)
-        tail = self._read_ahead(landed, handed, look)
+        (tail,) = self._read_ahead(landed, handed, look)
         if is_commit and tail.commits.get(listed) != self.anchor:
             # The listing may lag behind.
             self.check_same_log()

@@ -162,6 +162,11 @@ class CommitTurn:
                 return int(version) if table == self._table else -1
         return -1
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether the writers of this table hand their commits on."""
+        return self._mark is not None
+
     def handed(self) -> list[HandedOn]:
         """Return the commits that the last writers of this machine have handed on, to be judged by `Course`."""
         if self._last is not None and self._mark is not None:
