@@ -68,7 +68,7 @@ class DataFile:
     size_bytes: int | None = None
     num_records: int | None = None
     key: bytes | None = dataclasses.field(default=None, repr=False)
-    content: bytes | None = dataclasses.field(default=None, repr=False, compare=False)
+    content: bytes | pa.Buffer | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def open_whole(self, *, is_read_again: bool) -> pa.NativeFile:
         """Open the file, whose size is known, by one request. Raises as `Store.open_input` does."""
@@ -166,7 +166,7 @@ def with_content(file: DataFile, *, reads_all: bool, is_read_again: bool) -> Dat
         with file.open_whole(is_read_again=is_read_again) as source:
             # A file of another size may be of any size.
             if source.size() == file.size_bytes:
-                return dataclasses.replace(file, content=source.read())
+                return dataclasses.replace(file, content=source.read_buffer())
     except (OSError, ValueError) as error:
         if not (isinstance(error, FileNotFoundError) or is_about_name(error)):
             raise

@@ -44,10 +44,12 @@ _MOST_ROWS = 8_192
 # The rows and bytes that are joined before they are passed on.
 _JOINED_ROWS = 32_768
 _JOINED_BYTES = 8 * 1024 * 1024
-# The files of a remote store, and their bytes, that are fetched while earlier ones are read.
+# The files of a remote store, and their bytes, that are fetched while earlier ones are read. A large one is fetched in
+# its turn: two such files would take much memory.
 _FETCHED_AT_ONCE = 16
 _FETCHED_FILES = 32
-_FETCHED_BYTES = 8 * 1024 * 1024
+_FETCHED_BYTES = 16 * 1024 * 1024
+_LARGE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +131,7 @@ def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_agai
             is_held = planned.file.content is not None
             if is_held or not planned.file.store.is_remote or planned.parts > 1:
                 waiting.append((0, partial(_itself, planned)))
-            elif size_bytes > _FETCHED_BYTES:
-                # In its turn: two such files would take much memory.
+            elif size_bytes > _LARGE_BYTES:
                 waiting.append((0, partial(fetch, planned)))
             else:
                 waiting.append((size_bytes, pool.submit(fetch, planned).result))

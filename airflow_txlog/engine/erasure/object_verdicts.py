@@ -250,7 +250,7 @@ def _opened(file: DataFile) -> pa.NativeFile:
 
 def _content(file: DataFile) -> bytes:
     if file.content is not None:
-        return file.content
+        return bytes(file.content)
     with _opened(file) as source:
         if source.size() > MOST_TEXT_BYTES:
             raise ValueError("a text of more than two gigabytes")
