@@ -24,12 +24,32 @@ _REPEATED = 3
 def repeated_columns(rows: pa.RecordBatch) -> list[str]:
     """Return the Parquet leaves whose values occur three times on average; nested ones always."""
     found: list[str] = []
-    for field, column in zip(rows.schema, rows.columns, strict=True):
+    samples = rows if rows.num_rows < _FEWEST_ROWS else _samples(rows)
+    for field, column, some in zip(rows.schema, rows.columns, samples.columns, strict=True):
         if pa.types.is_nested(field.type):
             found.extend(_leaf_paths(field.type, field.name))
-        elif not pa.types.is_boolean(field.type) and pc.count_distinct(column).as_py() * _REPEATED <= len(column):
+        elif not pa.types.is_boolean(field.type) and _are_repeated(column, some):
             found.append(field.name)
     return found
+
+
+def _are_repeated(values: pa.Array, samples: pa.Array | pa.ChunkedArray) -> bool:
+    """Return whether values occur three times on average; all of them are counted only if samples do not show it."""
+    distinct = pc.count_distinct(samples).as_py()
+    if len(samples) < len(values):
+        if 32 * distinct >= _DISTINCT_OF_32 * len(samples):
+            return False
+        if distinct * _REPEATED > len(samples):
+            distinct, samples = pc.count_distinct(values).as_py(), values
+    return bool(distinct * _REPEATED <= len(samples))
+
+
+def _samples(rows: pa.Table | pa.RecordBatch) -> pa.Table:
+    size = min(_SAMPLE_ROWS, rows.num_rows // (8 * _SAMPLES))
+    step = (rows.num_rows - size) // (_SAMPLES - 1)
+    parts = [rows.slice(number * step, size) for number in range(_SAMPLES)]
+    tables = [part if isinstance(part, pa.Table) else pa.Table.from_batches([part]) for part in parts]
+    return pa.concat_tables(tables).combine_chunks()
 
 
 def without_unique_columns(rows: pa.Table) -> list[str] | bool:
@@ -39,9 +59,7 @@ def without_unique_columns(rows: pa.Table) -> list[str] | bool:
     """
     if rows.num_rows < _FEWEST_ROWS:
         return True
-    size = min(_SAMPLE_ROWS, rows.num_rows // (8 * _SAMPLES))
-    step = (rows.num_rows - size) // (_SAMPLES - 1)
-    samples = pa.concat_tables(rows.slice(number * step, size) for number in range(_SAMPLES)).combine_chunks()
+    samples = _samples(rows)
     found: list[str] = []
     has_all = True
     for field, column in zip(samples.schema, samples.columns, strict=True):

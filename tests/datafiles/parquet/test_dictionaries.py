@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet.dictionaries import without_unique_columns
+from airflow_txlog.datafiles.parquet.dictionaries import repeated_columns, without_unique_columns
 
 ROWS = 100_000
 FEW = 20_000
@@ -79,3 +79,18 @@ def test_views_whose_values_arrow_cannot_count_are_not_judged() -> None:
     values = UNIQUE["texts"]
     views = {"texts": values.cast(pa.string_view()), "bytes": values.cast(pa.binary()).cast(pa.binary_view())}
     assert without_unique_columns(pa.table({**views, "few": np.arange(ROWS) % 7})) is True
+
+
+@pytest.mark.parametrize("name", [*UNIQUE, *REPEATED, "seldom at random", "often in a part"])
+def test_samples_say_what_all_rows_say_of_the_values_that_occur_three_times(name: str) -> None:
+    more = {
+        "seldom at random": pa.array(RNG.integers(0, ROWS // 2, ROWS)),
+        "often in a part": pa.array(np.concatenate([np.arange(ROWS // 4) % 100, np.arange(ROWS - ROWS // 4)])),
+    }
+    values = {**UNIQUE, **REPEATED, **more}[name]
+    found = repeated_columns(pa.RecordBatch.from_arrays([values], names=["v"]))
+    if name == "lists":
+        assert found == ["v.list.element"]
+    else:
+        is_repeated = name != "booleans" and 3 * pc.count_distinct(values).as_py() <= ROWS
+        assert found == (["v"] if is_repeated else [])
