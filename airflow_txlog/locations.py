@@ -15,10 +15,8 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-from airflow_txlog.dataclass import dataclass
 
 LOCAL = "file"
 

@@ -28,11 +28,9 @@ MAX_MODULE_LINES = 450
 # What each part may import of ours, and of others beside the standard library. The longest matching name decides.
 AIRFLOW_SIDE = ("operators", "sensors", "triggers", "hooks", "policies", "links", "lineage", "runners")
 BASE = ("clock", "errors", "locations")
-# Every part may import it.
-DATACLASS = "dataclass"
 OURS: dict[str, tuple[str, ...]] = {
     "": (),
-    **dict.fromkeys((*BASE, DATACLASS), ()),
+    **dict.fromkeys(BASE, ()),
     "errors": ("errors",),
     # What a SQL text says by itself.
     "sql": ("errors", "sql"),
@@ -85,7 +83,7 @@ CLIENTS = ("botocore", "urllib3", "google", "azure", "requests")
 CLIENT_MODULES = tuple(f"airflow_txlog.storage.{name}" for name in ("s3", "gcs", "azure"))
 OTHERS: dict[str, tuple[str, ...]] = {
     "": (),
-    **dict.fromkeys((*BASE, DATACLASS), ()),
+    **dict.fromkeys(BASE, ()),
     "sql": ("pyarrow",),
     "contract": ("msgspec",),
     "exactly_once": (),
@@ -231,7 +229,7 @@ def test_every_module_imports_only_what_its_part_may() -> None:
             top = imported.split(".")[0]
             if top == "airflow_txlog":
                 target = part_of(imported)
-                if target not in (*OURS[part], DATACLASS) and (part, target) not in EXTRA_EDGES:
+                if target not in OURS[part] and (part, target) not in EXTRA_EDGES:
                     wrong.append(f"{name} must not import {imported}")
             elif top not in sys.stdlib_module_names and top not in OTHERS[part]:
                 wrong.append(f"{name} must not import {imported}")
@@ -355,7 +353,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
 # --- docs/architecture.md -----------------------------------------------------------------------------------------
 
 # What the drawing shows as one node.
-DRAWN_AS = dict.fromkeys((*BASE, DATACLASS), "errors, clock, locations")
+DRAWN_AS = dict.fromkeys(BASE, "errors, clock, locations")
 # Operations and the modules of engine/log are too many to draw.
 NOT_DRAWN = {"jobs.operations", "engine.log", "operators", "operators.arguments"}
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import CatalogUnavailable, InvalidInput, TableNotInCatalog
 from airflow_txlog.locations import CatalogTable
 

@@ -12,12 +12,11 @@ Invariant: a record of another format is refused by its format's name. What othe
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_txlog.catalogs.base import TABLE_ID, VERSION, CatalogColumn, Description, Entry
 from airflow_txlog.catalogs.places import ALL_STORES, MANIFESTS, table_place, without_manifests
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import NotADeltaTable
 from airflow_txlog.locations import is_absolute
 

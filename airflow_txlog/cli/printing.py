@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
@@ -22,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import TxlogError
 
 _WIDE = 1_000_000_000

@@ -16,7 +16,8 @@ How the job uses `JobSpec.application`, the application transaction (soundness A
    use of the same run id: `IdempotencyKeyReused`.
 4. `first_tried_ms` (the earliest possible moment of the work's first try): a table that forgets transactions sooner
    (delta.setTransactionRetentionDuration) cannot prove that the work is not done: `TransactionExpired`. `is_first_try`:
-   no earlier try is possible, so work that counts from its first try does not look for commits since then.
+   no earlier try of this work is possible, so work that counts from its first try does not look for commits that have
+   landed since then.
 5. The data-changing commit sets `app_id` to `version`, and its commitInfo carries `spec.commit_tags()`.
 """
 
@@ -30,7 +31,7 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -39,7 +40,6 @@ from airflow_txlog.contract.operations import LimitedOperation, Operation, opera
 from airflow_txlog.contract.operations.fields import ChangeId, SecretKey, Text, TextMap
 from airflow_txlog.contract.operations.reading import missing, plain, read_fields, unknown, want, whole
 from airflow_txlog.contract.restrictions import RESTRICTED, check_restrictions
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidJobSpec, TxlogError, UnsupportedStore, from_dict
 from airflow_txlog.locations import ABSOLUTE, PLAIN, Access, CatalogTable, local_path, scheme_of
 

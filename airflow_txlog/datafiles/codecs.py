@@ -12,11 +12,11 @@ import decimal
 import re
 import struct
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import SchemaMismatch
 
 DAY_S = 86_400

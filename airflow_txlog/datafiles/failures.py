@@ -14,11 +14,11 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput, TxlogError, from_dict
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -11,9 +11,9 @@ import os
 import re
 import socket
 import sys
+from dataclasses import dataclass
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import TxlogError, UnfitExecutor, UnsupportedStore
 
 OLDEST = {

@@ -11,11 +11,11 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 
 _COUNTS = struct.Struct("<qq")
 

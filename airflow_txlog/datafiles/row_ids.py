@@ -9,11 +9,10 @@ requirements).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from airflow_txlog.dataclass import dataclass
 
 # The column in which the id of a row travels through Spark, which needs no name of the table's properties.
 KEPT_ID_COLUMN = "_txlog_kept_id"

@@ -10,13 +10,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.partitioning import decode_add_path
 
 CHANGE_TYPE_COLUMN = "_change_type"

@@ -12,13 +12,12 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import SetTransaction
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint, sidecars_of

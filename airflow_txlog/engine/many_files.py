@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.storage.base import FileInfo, Store
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.partitioning import decode_add_path
 from airflow_txlog.engine.commit.content.staged_content import StagedContent
 from airflow_txlog.engine.delta_table import DeltaTable

@@ -14,12 +14,12 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import DIGEST_TAG, ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.contract.operations import Publish
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.commit.content.met import How, Meeting, meetings_of, operation_name
 from airflow_txlog.engine.log.actions import Commit, decode_commit

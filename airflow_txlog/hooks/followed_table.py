@@ -12,12 +12,11 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.ledger import Ledger

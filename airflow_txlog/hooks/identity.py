@@ -22,13 +22,12 @@ import enum
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX, ApplicationTransaction
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import IdempotencyKeyReused, InvalidJobSpec, TableMoved
 from airflow_txlog.hooks.work_key import deployment_id, deployment_mark
 from airflow_txlog.locations import shown

@@ -9,13 +9,12 @@ completes the rest, because what is undone is not undone again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Rollback
 from airflow_txlog.contract.wording import commit_text, plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import CannotRollBack, CommitStateUnknown, TxlogError
 from airflow_txlog.errors.names import did_you_mean, shown_names
 from airflow_txlog.hooks.named_tables import named

@@ -10,6 +10,7 @@ from __future__ import annotations
 import calendar
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,6 @@ from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.connections import connection_of
 from airflow_txlog.storage.credentials import AWS, AZURE, GOOGLE, Credentials, offer, unavailable

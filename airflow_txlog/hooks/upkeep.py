@@ -6,14 +6,13 @@ The invariant: the failure of one table stops no other; the report names all fai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import operation_named, read_operation
 from airflow_txlog.contract.wording import plural, size_text
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidJobSpec, JobError, TxlogError
 from airflow_txlog.runners import run_unless_done
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput
 
 RANGES = ("version", "newer_than", "since")

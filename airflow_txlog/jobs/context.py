@@ -11,14 +11,13 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import Details, JobResult, JobSpec, Lineage
 from airflow_txlog.contract.operations import Incremental, LimitedOperation, Operation
 from airflow_txlog.contract.operations.changes import SourceRange
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.judging import Judged
 from airflow_txlog.datafiles.parquet.output import WrittenRows
 from airflow_txlog.datafiles.staged_files import StagedFile

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 
 from airflow_txlog.contract.job import JobSpec
@@ -36,7 +37,6 @@ from airflow_txlog.contract.operations import (
     UpdateClause,
     Write,
 )
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.commit.content.clustering import chosen_columns
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType

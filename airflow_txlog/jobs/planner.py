@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import zoneinfo
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.operations import Delete
 from airflow_txlog.contract.operations.base import SourceOperation
 from airflow_txlog.contract.wording import LinesOnce
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.table.snapshot.files import known_sum, record_counts
 from airflow_txlog.errors import InvalidInput, JobError

@@ -18,11 +18,10 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 
 PREFIX = "txlog-progress "
 LINES_VARIABLE = "TXLOG_PROGRESS_LINES"

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, runtime_checkable
 
 from airflow_txlog.contract.job import JobResult, JobSpec
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidJobSpec, JobLost, TxlogError
 from airflow_txlog.jobs.spark.launch import check_stays_closed
 

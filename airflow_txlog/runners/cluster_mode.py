@@ -14,13 +14,13 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import JobResult, JobSpec
 from airflow_txlog.contract.wording import application_line
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import ClusterLost, IdempotencyKeyReused, JobError, JobLost, SparkUnavailable, TxlogError
 from airflow_txlog.exactly_once.exchange import KEY_SETTING, Exchange, exchange_of
 from airflow_txlog.exactly_once.transactions import find_done

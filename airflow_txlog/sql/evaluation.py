@@ -11,12 +11,12 @@ Source: Spark, "NaN Semantics"; soundness A4; tests/sql/test_known_against_spark
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.sql import computations as compute
 from airflow_txlog.sql import operand_types as types

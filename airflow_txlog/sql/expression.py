@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.sql.lexer import NO_CERTAIN_NAMES
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-
-from airflow_txlog.dataclass import dataclass
+from dataclasses import dataclass, replace
 
 
 class Unreadable(Exception):

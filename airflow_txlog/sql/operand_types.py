@@ -10,11 +10,11 @@ TypeCoercion, DecimalPrecisionTypeCoercion; tests/sql/test_known_against_spark.p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.sql.expression import Expression
 
 BOOL, INT32, INT64, DOUBLE, FLOAT = pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.float32()

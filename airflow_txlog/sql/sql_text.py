@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.sql.expression import Cast, Expression, Literal, Span
 from airflow_txlog.sql.lexer import (
     DOUBLE_QUOTED,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import (
     LOCAL,

@@ -13,13 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import OutsideTable
 from airflow_txlog.locations import LOCAL, Access, CatalogTable, is_inside, store_kind
 from airflow_txlog.storage.limits import USUAL, Limits

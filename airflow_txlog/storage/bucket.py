@@ -9,11 +9,11 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import CredentialsUnavailable, UnsupportedStore
 from airflow_txlog.storage.base import FileInfo, temporary_path
 from airflow_txlog.storage.clouds import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.locations import CatalogTable
 from airflow_txlog.storage.base import LOG, FileInfo
 

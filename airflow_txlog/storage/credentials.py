@@ -17,12 +17,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote, urlsplit
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import CredentialsUnavailable
 from airflow_txlog.locations import Access
 

@@ -14,6 +14,7 @@ import os
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -30,7 +31,6 @@ from urllib3.util import make_headers, parse_url
 
 from airflow_txlog import __version__
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.locations import Access
 from airflow_txlog.storage.base import FileInfo, Store

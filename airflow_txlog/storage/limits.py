@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput, LimitExceeded
 
 MIB = 1024 * 1024

@@ -25,11 +25,10 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import CatalogRefused, CorruptTable, TableNotInCatalog, UnsupportedFeature
 from airflow_txlog.storage.base import LOG, FileInfo, Output, Store
 from airflow_txlog.storage.committer import (

@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -22,7 +22,6 @@ from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import TriggerEvent
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput, TxlogError
 from airflow_txlog.hooks.waiting import WaitAnswer, condition_of
 from airflow_txlog.locations import shown

@@ -9,14 +9,13 @@ import asyncio
 import logging
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.locations import shown

@@ -16,10 +16,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import TxlogError
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import TableNotFound, TxlogError, VersionNotFound
 from airflow_txlog.locations import scheme_of, split

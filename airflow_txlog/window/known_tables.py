@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,7 +26,6 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.utils.session import create_session
 from sqlalchemy import String, and_, cast, func, select
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.hooks.asset_events import ASSET_SCHEME
 from airflow_txlog.hooks.named_tables import may_be_name

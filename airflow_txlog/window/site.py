@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.requests import Request
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.locations import Access, shown
 

@@ -31,7 +31,6 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 OURS = {
     "clock",
-    "dataclass",
     "errors",
     "errors.base",
     "hooks",

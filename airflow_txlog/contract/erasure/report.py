@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from airflow_txlog.contract.erasure.check_report import (
@@ -25,7 +25,6 @@ from airflow_txlog.contract.erasure.check_report import (
     VERIFIED,
     canonical,
 )
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidInput
 
 MOST_SHOWN = 50

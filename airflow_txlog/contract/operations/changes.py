@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
@@ -29,7 +29,6 @@ from airflow_txlog.contract.operations.fields import (
 )
 from airflow_txlog.contract.operations.reading import want
 from airflow_txlog.contract.operations.records import Merge, Write, is_in_reach, looks_plain, may_be_read_here
-from airflow_txlog.dataclass import dataclass
 
 _JOBS = "airflow_txlog.jobs.operations.changes"
 _OF_HISTORY = ("track_history_column_list", "start_column", "end_column", "current_column")
@@ -212,8 +211,9 @@ class ApplyChanges(EventOperation, frozen=True, kw_only=True, tag="apply_changes
     sequence_by: Text
 
     def check(self) -> None:
-        for name in ("keys", "column_list", "except_column_list"):
-            check_distinct(name, getattr(self, name))
+        check_distinct("keys", self.keys)
+        check_distinct("column_list", self.column_list)
+        check_distinct("except_column_list", self.except_column_list)
         possible = self.column_list is None or self.except_column_list is None
         want("arguments.except_column_list", possible, "None with column_list", self.except_column_list)
         keys = {column.lower() for column in self.keys}

@@ -18,13 +18,13 @@ import struct
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import accumulate, groupby, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import (
     ARRAY_MOST,
     BITMAP_BYTES,

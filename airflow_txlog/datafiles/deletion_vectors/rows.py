@@ -13,13 +13,13 @@ import struct
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import CorruptDeletionVector
 
 PORTABLE_MAGIC = 1681511377

@@ -10,12 +10,12 @@ Source: soundness A7, A19; protocol, "Type Widening", "Column Invariants".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.physical import VARIANT, FileFields, holds_mapped, inner_fields, is_variant
 from airflow_txlog.datafiles.parquet.variants import Malformed, assembled, is_shredded
 from airflow_txlog.errors import ConstraintViolation, SchemaMismatch

@@ -11,6 +11,7 @@ Source: parquet.thrift, ColumnMetaData, SizeStatistics, PageHeader and Dictionar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.thrift import BINARY, I32, LIST, STRUCT, Compact, integer, struct, struct_list
 

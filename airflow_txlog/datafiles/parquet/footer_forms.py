@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.footers import COLUMNS, META_DATA, PHYSICAL_TYPES, ROW_GROUPS, TYPE, footer_of
 from airflow_txlog.datafiles.parquet.thrift import (
     BINARY,

@@ -14,11 +14,11 @@ import hashlib
 import io
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.thrift import BINARY, I32, I64, STRUCT, Compact, of_another_type
 
 # Numbers of fields in parquet.thrift.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_columns, unfit_rows
 from airflow_txlog.errors import ConstraintViolation, JobError
 from airflow_txlog.sql.evaluation import passing

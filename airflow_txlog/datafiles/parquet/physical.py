@@ -8,12 +8,11 @@ column that was dropped and added again never shows its old values. Source: prot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-
-from airflow_txlog.dataclass import dataclass
 
 # The log's facts about a field, as `Snapshot.schema` carries them into Arrow.
 PHYSICAL_NAME_KEY = b"delta.columnMapping.physicalName"

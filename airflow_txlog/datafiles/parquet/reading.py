@@ -11,13 +11,13 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, columns_of_file, leaves
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once

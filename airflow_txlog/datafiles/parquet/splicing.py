@@ -12,12 +12,12 @@ from __future__ import annotations
 import abc
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, rows_at_once
 from airflow_txlog.datafiles.parquet.footer_statistics import is_of_old_writer
 from airflow_txlog.datafiles.parquet.footers import footer_of

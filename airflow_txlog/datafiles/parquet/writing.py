@@ -13,14 +13,13 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.conversion import conforming
 from airflow_txlog.datafiles.parquet.encryption import writing_options
 from airflow_txlog.datafiles.parquet.judging import Expected, Judge, Judged, Rule

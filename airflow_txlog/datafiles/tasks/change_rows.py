@@ -7,11 +7,11 @@ the order in which a source has them and however often.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.tasks.folded_rows import same_as_before, same_values, sorted_by
 from airflow_txlog.errors import AmbiguousMerge, SchemaMismatch

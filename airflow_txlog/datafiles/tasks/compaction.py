@@ -9,13 +9,13 @@ OptimizeTableCommand; soundness A7, A8, A19.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.conversion import relabel

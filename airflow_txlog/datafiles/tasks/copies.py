@@ -12,14 +12,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import deleted_rows
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch

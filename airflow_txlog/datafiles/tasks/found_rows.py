@@ -9,12 +9,11 @@ docs/decisions/positions-not-rows.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import packed_by_file, pairs_by_file, union, whole
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN, gathered, use_one_thread

@@ -8,11 +8,11 @@ event may belong between it and the event before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.tasks.change_rows import DELETES_COLUMN, SEQUENCE_COLUMN, Events, key_column
 from airflow_txlog.datafiles.tasks.folded_rows import same_as_before, same_values, sorted_by

@@ -9,12 +9,12 @@ Source: docs/decisions/positions-not-rows.md; soundness A17, A19.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import conforming, forbids_null

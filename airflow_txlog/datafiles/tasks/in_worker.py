@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.installed import check_worker
 from airflow_txlog.datafiles.tasks.scan_and_write import Step

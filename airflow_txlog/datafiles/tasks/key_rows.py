@@ -8,13 +8,12 @@ Memory is bounded by the keys and by the rows that are looked up at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, places_of_different, whole
 from airflow_txlog.datafiles.tasks.row_values import ActingClauses, bytes_of_largest, of_source
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan

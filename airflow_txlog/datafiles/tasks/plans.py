@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import CLAUSE, SOURCE_ROW, unpack_pairs, whole
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN

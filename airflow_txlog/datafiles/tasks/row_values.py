@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses, whole
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.plans import NO_ROW

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import addresses
 from airflow_txlog.datafiles.deletion_vectors.rows import between
 from airflow_txlog.datafiles.failures import adjacent_objects, row_does_not_fit, text_of

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.scan_and_write import use_one_thread
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import Expression

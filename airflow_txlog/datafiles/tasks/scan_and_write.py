@@ -18,12 +18,12 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import (
     addresses,
     addresses_in_files,

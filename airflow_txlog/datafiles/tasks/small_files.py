@@ -12,13 +12,13 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.decoded_sizes import BATCH_BYTES, OpenParquet, without_views

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS, whole
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.row_ids import RowIds

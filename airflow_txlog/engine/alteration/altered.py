@@ -10,13 +10,12 @@ alterDeltaTableCommands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.alteration.column_changes import Columns, NewColumn, Uses, invariant_name
 from airflow_txlog.engine.alteration.feature_changes import (
     PROTECTED_BEFORE,

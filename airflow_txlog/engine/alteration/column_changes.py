@@ -10,11 +10,10 @@ Source: protocol, "Column Mapping", "Type Widening"; delta-spark, AlterTableAddC
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.table.schema.ddl import type_of_ddl
 from airflow_txlog.engine.table.schema.evolution import is_widening
 from airflow_txlog.engine.table.schema.identities import is_identity

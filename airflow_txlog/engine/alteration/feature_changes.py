@@ -9,11 +9,10 @@ PreDowngradeTableFeatureCommand.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
 from airflow_txlog.engine.commit.content.info import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from airflow_txlog.engine.commit.content.metadata import WIDENING_PROPERTY

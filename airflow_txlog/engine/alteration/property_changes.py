@@ -7,8 +7,8 @@ engines look it up by its exact name. Source: delta-spark 4.4, DeltaConfigs and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.property_names import (
     KEPT_BY_TABLE,
     NAMES,

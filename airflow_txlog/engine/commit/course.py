@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.conflicts import check_winner
 from airflow_txlog.engine.commit.content.attempt import Attempt, Guard
 from airflow_txlog.engine.commit.handed import HandedOn

@@ -25,8 +25,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.tail import digest_of
 
 _MOST_COMMITS = 32

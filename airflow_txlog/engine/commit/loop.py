@@ -17,11 +17,10 @@ import enum
 import errno
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.attempt import Attempt, Guard
 from airflow_txlog.engine.commit.content.met import NONE_MET, How, Meeting, Meetings
 from airflow_txlog.engine.commit.course import Course, vanished

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.erasure.digests import canonical_forms

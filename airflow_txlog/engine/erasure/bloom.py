@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Self
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.thrift import fields_and_length_of, integer_of
 
 _NUM_BYTES = 1

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.conversion import leaves
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet, plain_texts
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf, inner_fields

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from functools import cached_property
 from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.codecs import DAY_S, SECOND_US
 from airflow_txlog.engine.erasure.values.equivalents import normal_texts
 from airflow_txlog.engine.erasure.values.plain import is_bytes, plain_array

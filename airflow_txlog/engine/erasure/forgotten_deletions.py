@@ -10,12 +10,11 @@ came. Source: docs/decisions/tombstones.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file
 from airflow_txlog.datafiles.parquet.rewriting import copy_key_values

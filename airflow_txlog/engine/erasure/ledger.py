@@ -10,13 +10,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.engine.commit.transaction import Transaction
 from airflow_txlog.engine.delta_table import DeltaTable

@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.reading import DataFile, with_content
 from airflow_txlog.engine.erasure.parquet_traces import traces_in_parquet
 from airflow_txlog.engine.erasure.plain_formats import holds_no_value

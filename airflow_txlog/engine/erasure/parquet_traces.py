@@ -11,13 +11,12 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.conversion import leaves
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.footers import footer_of

@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.conversion import leaves
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches, table_columns
 from airflow_txlog.engine.erasure.digests import DigestKey, canonical_forms, signed

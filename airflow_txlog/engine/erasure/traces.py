@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from airflow_txlog.dataclass import dataclass
 
 Kind = Literal["value", "statistic"]
 

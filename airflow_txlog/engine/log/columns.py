@@ -9,6 +9,7 @@ memory and few questions need them, so they can be packed; unpacked they are the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, pairwise, repeat
 from operator import attrgetter
@@ -16,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Add, DeletionVector, Remove
 from airflow_txlog.storage.limits import USUAL, Limits
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-
-from airflow_txlog.dataclass import dataclass
+from dataclasses import dataclass
 
 LOG_DIRECTORY = "_delta_log"
 LAST_CHECKPOINT = f"{LOG_DIRECTORY}/_last_checkpoint"

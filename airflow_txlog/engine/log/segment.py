@@ -16,12 +16,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import UNREADABLE, Commit, decode_commit
 from airflow_txlog.engine.log.names import (
     LAST_CHECKPOINT,

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, LogKind, commit_name, parse_name, version_prefix
 from airflow_txlog.errors import CommitOverwritten, CorruptCommit, LogGap

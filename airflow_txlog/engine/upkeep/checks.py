@@ -7,12 +7,11 @@ open can be checked; an unreadable part is itself a finding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.checkpoints.reading import read_checkpoint
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
 from airflow_txlog.engine.log.segment import list_segment

@@ -13,14 +13,13 @@ Remove File", "Deletion Vector Descriptor Schema".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.content.info import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from airflow_txlog.engine.commit.content.metadata import keep_furthest

@@ -12,11 +12,11 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import UUID
 from airflow_txlog.engine.commit.content.deletion_vectors import place_of_uuid

@@ -8,6 +8,7 @@ Source: delta-spark, VACUUM … USING INVENTORY (path, length, isDir, modificati
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.failures import text_of
 from airflow_txlog.engine.log.paths import canonical_path
 from airflow_txlog.errors import InvalidInput, SourceNotFound

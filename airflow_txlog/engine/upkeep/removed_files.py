@@ -9,10 +9,10 @@ Source: delta-spark, VacuumCommand.getFilesFromDeltaLog and LastVacuumInfo.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Commit, Remove, decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.table.snapshot.commit_times import ListedCommit, list_commits

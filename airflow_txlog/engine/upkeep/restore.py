@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.clustering import CLUSTERING_DOMAIN
 from airflow_txlog.engine.commit.content.metadata import keep_furthest
 from airflow_txlog.engine.commit.content.watermarks import NO_TOMBSTONES, TOMBSTONES, rewound, rewound_text

@@ -15,14 +15,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.conflicts import harmful_changes
 from airflow_txlog.engine.commit.content.attempt import ROW_TRACKING_DOMAIN
 from airflow_txlog.engine.commit.content.watermarks import TOMBSTONES, WATERMARKS, rewound

@@ -13,13 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_txlog.clock import Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.delta_table import DeltaTable
 from airflow_txlog.engine.log.actions import Remove
 from airflow_txlog.engine.log.columns import FILES, removes_to_table

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.log.vectors import vector_file

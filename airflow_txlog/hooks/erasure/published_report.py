@@ -6,6 +6,7 @@ The invariant: the private key stays in the task's process. A report never repla
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.erasure.check_report import canonical
 from airflow_txlog.contract.erasure.page import page_of
 from airflow_txlog.contract.erasure.report import ErasureReport, document_of
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import InvalidJobSpec
 from airflow_txlog.hooks.connections import connection_of
 

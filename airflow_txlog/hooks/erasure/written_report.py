@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_txlog.contract.erasure.report import ErasureReport
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import ErasureIncomplete
 from airflow_txlog.hooks.erasure.published_report import PublishedReport
 

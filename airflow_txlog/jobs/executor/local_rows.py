@@ -5,13 +5,12 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, RowsInProcess
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -14,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import AnySource, ByKeys, Merge, Operation, Write
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.engine import Snapshot

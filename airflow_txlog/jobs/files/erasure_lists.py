@@ -19,13 +19,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.erasure.digests import DigestKey
 from airflow_txlog.engine.erasure.object_verdicts import ObjectVerdict

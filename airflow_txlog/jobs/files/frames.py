@@ -12,14 +12,13 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds

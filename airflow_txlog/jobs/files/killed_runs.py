@@ -8,9 +8,9 @@ last plan is called unknown, never nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.jobs.files.erasure_lists import ErasureRecord
 
 _ORDER = ("delete", "purge", "remove")

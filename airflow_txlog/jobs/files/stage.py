@@ -8,7 +8,7 @@ Source: soundness A17, B10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from typing import Protocol as Interface
@@ -16,7 +16,6 @@ from typing import Protocol as Interface
 import msgspec
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.judging import FAILED_COLUMN, Expected, Judged, quarantine_schema
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Update
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.schema.rules import read_rules

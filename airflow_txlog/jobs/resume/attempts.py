@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,7 +21,6 @@ import pyarrow as pa
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.commit.content.met import How, Meeting, operation_name

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import dataclass
 
 from airflow_txlog.clock import SYSTEM_CLOCK
 from airflow_txlog.contract.job import ApplicationTransaction
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import ConcurrentWrite, TableReplaced

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import files_text
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION, covers, difference, pack_pairs, unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.judging import Judged, together

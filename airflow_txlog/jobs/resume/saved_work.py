@@ -18,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -27,7 +27,6 @@ import pyarrow as pa
 
 import airflow_txlog
 from airflow_txlog.contract.wording import files_text, plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack_pairs
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.failures import text_of

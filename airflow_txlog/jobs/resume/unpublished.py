@@ -11,13 +11,13 @@ change waits no longer, or once a change that takes its place is published.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from airflow_txlog.contract.job import ApplicationTransaction, Details, JobResult, JobSpec
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.encryption import decrypted, encrypted
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction

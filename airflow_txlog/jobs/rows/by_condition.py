@@ -8,7 +8,7 @@ TRUE. Source: soundness A2, A9.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.found_rows import (
     PACKED_SCHEMA,

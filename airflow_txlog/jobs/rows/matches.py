@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import (
     CLAUSE,
     PAIRS,

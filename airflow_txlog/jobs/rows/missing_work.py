@@ -6,11 +6,10 @@ Buckets of inserts have the first numbers, then groups of images, of change rows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.judging import Judged, together
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.jobs.files.scan import FilePlan

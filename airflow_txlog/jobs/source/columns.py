@@ -12,12 +12,11 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.decoded_sizes import decoded_bytes
 from airflow_txlog.datafiles.parquet.reading import DataFile, calendar_of, open_data_file
 from airflow_txlog.datafiles.tasks.small_files import KnownForms

@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import SourceOperation
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.folded_rows import Fold, FoldedScan, Input, rows_after_first

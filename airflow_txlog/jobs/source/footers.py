@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.physical import columns_of_leaf
 from airflow_txlog.datafiles.parquet.reading import DataFile, calendar_of
 from airflow_txlog.datafiles.tasks.rows_without_log import ORC_TYPE_KEY, reading_source

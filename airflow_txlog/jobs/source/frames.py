@@ -6,7 +6,7 @@ The invariant: nothing after `materialize` evaluates the author's query again. S
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
@@ -26,7 +26,6 @@ from airflow_txlog.contract.operations import (
     TableView,
     View,
 )
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.tasks.rows_without_log import IdentityValues, MaterializedScan

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.tasks.rows_without_log import IdentityValues, MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import RESERVED_PREFIX

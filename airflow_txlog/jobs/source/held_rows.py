@@ -12,6 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,7 +20,6 @@ import pyarrow as pa
 
 from airflow_txlog.contract.operations import ByKeys
 from airflow_txlog.contract.operations.base import SourceOperation
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.conversion import ColumnMismatch, convert_array
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan

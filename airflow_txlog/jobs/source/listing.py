@@ -13,12 +13,11 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.contract.restrictions import OPTIONS
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, parse_name
 from airflow_txlog.engine.table.schema.ddl import column_names
 from airflow_txlog.errors import InvalidJobSpec, SourceNotFound, UnsupportedStore

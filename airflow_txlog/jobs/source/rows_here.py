@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, TableView
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.rows_without_log import CsvScan, ParquetScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 )
 
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.failures import Misfit, row_does_not_fit
 from airflow_txlog.datafiles.text_lines import encoding_named, exact_date, exact_decimal
 from airflow_txlog.engine.table.schema.ddl import column_names

@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_txlog.contract.operations import TableView
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import DeltaTable, Snapshot
 from airflow_txlog.engine.log.names import LOG_DIRECTORY
 from airflow_txlog.engine.staged_changes import staged_snapshot

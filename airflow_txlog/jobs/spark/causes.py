@@ -13,10 +13,9 @@ import hashlib
 import os
 import re
 import secrets
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.failures import (
     SENTENCES,
     Misfit,

@@ -30,7 +30,7 @@ HAS = "spark.txlog.package"
 """The setting in which a server names the zip whose code its Python workers can import without it."""
 
 _PACKAGES = ("datafiles", "errors", "sql", "storage")
-_MODULES = ("__init__.py", "clock.py", "dataclass.py", "locations.py")
+_MODULES = ("__init__.py", "clock.py", "locations.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 # The applications and sessions that have the zip.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from airflow_txlog.contract.operations import (
@@ -24,7 +24,6 @@ from airflow_txlog.contract.operations import (
     Update,
     UpdateClause,
 )
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.predicate.names import SPECIAL_NAMES, columns_in_text

@@ -8,8 +8,9 @@ judge its new rows. The invariant: a row passes exactly if Spark evaluates the a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from airflow_txlog.contract.operations import CheckedOperation
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.judging import Condition, Expected
 from airflow_txlog.engine.table.predicate import plain_condition
 from airflow_txlog.engine.table.schema.types import StructType

@@ -16,10 +16,10 @@ ExprUtils.evalTypeExpr, LiteralFunctionResolution.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import UnsupportedPredicate
 from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.jobs.spark.session import LOCAL_ONLY

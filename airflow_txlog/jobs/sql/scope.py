@@ -10,13 +10,13 @@ alike (no floats, no decimals); any other leaf lets every row pass. Source: soun
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.operations import Delete, Merge, Operation, ScopedOperation, Update, Write
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction

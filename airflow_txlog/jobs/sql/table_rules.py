@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NullType, StructType
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.judging import VIOLATION_COLUMN, answer_column
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema import types as delta

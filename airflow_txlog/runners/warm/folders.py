@@ -20,12 +20,11 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import JobError, SparkUnavailable
 from airflow_txlog.process.private_folder import make_own_folder
 

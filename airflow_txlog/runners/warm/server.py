@@ -18,13 +18,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
 import airflow_txlog
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.spark.installation import check_has_client, check_has_jvm_side, check_one_version, start_advice
 from airflow_txlog.jobs.spark.launch import JVM_OPTIONS, LOCAL_DEFAULTS, closed_settings, log_start, properties_of

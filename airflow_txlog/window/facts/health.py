@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.names import CHECKPOINTS, LogKind, parse_name
 from airflow_txlog.engine.table.schema.properties import DAY_MS
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot

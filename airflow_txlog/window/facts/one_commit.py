@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.commit.content.met import EXPLANATIONS, Meeting
 from airflow_txlog.engine.log.actions import Commit, Metadata, decode_commit

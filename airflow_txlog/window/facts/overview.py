@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Snapshot, Table
 from airflow_txlog.engine.commit.content.watermarks import WATERMARKS, watermarks_of
 from airflow_txlog.engine.log.actions import Metadata

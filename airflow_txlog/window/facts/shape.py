@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.features import READABLE, WRITABLE, reader_features, writer_features
 from airflow_txlog.engine.table.schema.schema import parse_schema

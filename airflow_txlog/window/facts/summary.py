@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.names import CHECKPOINTS, LOG_DIRECTORY, parse_name
 from airflow_txlog.engine.staged_changes import staged_ids

@@ -7,8 +7,8 @@ snapshot is read. Where a commit does not show a number, the numbers before it a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.properties import TableProperties
 from airflow_txlog.engine.table.snapshot.commit_times import ListedCommit

@@ -13,13 +13,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from airflow_txlog.contract.job import ANNOTATION_TAG_PREFIX
 from airflow_txlog.contract.wording import commit_rows, expectation_counts
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings, meetings_of
 from airflow_txlog.engine.log.actions import Add, Commit, Metadata, Remove, decode_commit, decode_commit_info
 from airflow_txlog.engine.table.schema.properties import TableProperties

@@ -128,7 +128,7 @@ def test_the_zip_is_named_by_its_content_and_equal_each_time() -> None:
     } <= set(names)
     folders = tuple(f"airflow_txlog/{name}/" for name in ("datafiles", "errors", "sql", "storage"))
     others = [name for name in names if not name.startswith(folders)]
-    assert len(others) == 4
+    assert len(others) == 3
 
 
 def test_b9_the_zip_imports_where_there_is_only_pyarrow_and_fsspec(tmp_path: Path) -> None:

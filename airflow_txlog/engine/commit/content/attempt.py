@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from typing import Protocol as Interface
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.commit.content.met import NONE_MET, Meetings
 from airflow_txlog.engine.log.actions import (
     Action,

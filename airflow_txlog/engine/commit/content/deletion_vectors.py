@@ -17,12 +17,12 @@ import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK, Clock
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.engine.log.actions import Add, DeletionVector, Metadata, Protocol
 from airflow_txlog.engine.log.columns import table_to_adds

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Self
@@ -20,7 +21,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.erasure.values.equivalents import MOST_ESCAPED, MOST_SPELLINGS, are_all_tried, normal_texts
 from airflow_txlog.engine.erasure.values.key_columns import char_lengths, dotted, key_path, paths_of_others
 from airflow_txlog.engine.erasure.values.needles import Needles, has_escapes

@@ -9,13 +9,12 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from airflow_txlog.dataclass import dataclass
 
 _SHORTEST_PREFIX = 8
 """A shortened bound of fewer characters identifies no subject, unless it is more than half of the value."""

@@ -10,13 +10,13 @@ The invariant: a batch that is yielded is counted.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.parquet.decoded_sizes import longest_texts
 from airflow_txlog.datafiles.parquet.footers import check_footer

@@ -12,13 +12,13 @@ import io
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import (
     DomainMetadata,
     Line,

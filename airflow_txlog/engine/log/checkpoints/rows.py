@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.codecs import SECOND_US, date_text, timestamp_text
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine.log.actions import DomainMetadata, Int64, Metadata, Protocol, SetTransaction

@@ -8,12 +8,12 @@ Source: protocol, "Checkpoints", "V2 Spec" and "Checkpoint Schema"; delta-spark 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_FORMAT, ParquetFormat
 from airflow_txlog.engine.log.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_txlog.engine.log.checkpoints.rows import (

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Commit, Metadata, decode_commit
 from airflow_txlog.engine.log.names import commit_name, version_prefix
 from airflow_txlog.engine.log.segment import Listing, look

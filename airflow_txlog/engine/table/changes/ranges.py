@@ -9,8 +9,8 @@ Source: protocol, "Add CDC File" and "Change Data Files"; delta-spark, CDCReader
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.staged_files import DELETE, INSERT
 from airflow_txlog.engine.log.actions import Add, Metadata, Remove
 from airflow_txlog.engine.log.paths import canonical_path

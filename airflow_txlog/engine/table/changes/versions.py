@@ -12,14 +12,13 @@ Source: protocol, "Delta Log Entries", "Add CDC File" and "Change Data Files"; d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import nullable_schema
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN, CHANGE_TYPE_FIELD, DELETE, INSERT

@@ -9,12 +9,12 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.codecs import WALL_TIME, Codec, Instant, codec_of
 from airflow_txlog.engine.table.schema.schema import array_of, arrow_type
 from airflow_txlog.engine.table.schema.types import DataType, StructType

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -20,7 +21,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.table.columns.statistic_values import (
     Bound,
     Reader,

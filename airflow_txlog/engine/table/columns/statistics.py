@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.engine.log.columns import PackedBatch
 from airflow_txlog.engine.table.columns.statistic_columns import AskedColumn, ReadColumn, only_chunk, read_statistics

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.table.columns.partitions import fixed_zone
 from airflow_txlog.engine.table.predicate import constants
 from airflow_txlog.engine.table.predicate.coercion import is_plain_pattern

@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.codecs import (
     DAY_S,
     SECOND_US,

@@ -7,8 +7,8 @@ case, cannot resolve it to anything else. Otherwise it is outside the grammar, o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.table.predicate.constants import OutsideGrammar
 from airflow_txlog.engine.table.predicate.tree import Operand
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, Primitive, StructType, VariantType

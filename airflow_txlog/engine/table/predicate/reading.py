@@ -9,9 +9,9 @@ Source: soundness A3, A4, B6.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.table.predicate import coercion, constants
 from airflow_txlog.engine.table.predicate.binding import NotPlain, folded
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar

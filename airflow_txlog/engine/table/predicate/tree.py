@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.codecs import date_text, decimal_text, timestamp_text
 from airflow_txlog.engine.table.schema.schema import array_of, arrow_type, delta_type
 from airflow_txlog.engine.table.schema.types import DataType, Primitive, StructField

@@ -10,10 +10,9 @@ value for value. Source: protocol, "Type Widening", "Column Mapping"; delta-spar
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.table.schema.schema import INTEGERS, type_from_json
 from airflow_txlog.engine.table.schema.types import (
     TYPE_CHANGES_KEY,

@@ -10,11 +10,10 @@ delta-spark, IdentityColumn and PartitionIdentityValueGenerator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json
 from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.schema.identities import IdentityColumn, is_identity, read_identities
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructField, StructType, bare_columns, walk_fields

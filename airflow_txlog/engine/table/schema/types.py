@@ -10,10 +10,9 @@ import enum
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.errors import SchemaMismatch
 
 MAX_DECIMAL_PRECISION = 38

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import LOG_DIRECTORY, LogKind, parse_name
 from airflow_txlog.engine.table.schema.properties import TableProperties

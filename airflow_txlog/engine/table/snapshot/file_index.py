@@ -17,14 +17,13 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.columns import PackedBatch, Packing
 from airflow_txlog.engine.log.paths import canonical_paths
 from airflow_txlog.engine.table.columns.statistics import ColumnBounds, KeptBounds

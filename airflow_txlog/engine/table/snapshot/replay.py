@@ -8,14 +8,13 @@ filtered here: dropping an expired one would let an older add through. Source: p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.actions import (
     UNREADABLE,
     Add,

@@ -7,10 +7,10 @@ anything else is refused by name, so rows are never chosen by a guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import nullable_schema
 from airflow_txlog.datafiles.parquet.reading import DataFile, open_data_file, read_batches, table_columns

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Alter
 from airflow_txlog.contract.operations.alter import AddedColumn
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.rule_checks import (
     BROKEN_SCHEMA,
     FURTHEST_SCHEMA,

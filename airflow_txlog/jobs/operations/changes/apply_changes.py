@@ -8,7 +8,7 @@ Source: docs/decisions/tombstones.md.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow.compute as pc
@@ -23,7 +23,6 @@ from airflow_txlog.contract.operations import (
     UpdateClause,
 )
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.change_rows import (
     COUNT_SCHEMA,
     DELETES_COLUMN,

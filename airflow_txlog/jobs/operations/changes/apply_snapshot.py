@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import AnyClause, ApplySnapshot, DeleteClause, InsertClause, Merge, UpdateClause
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.history_rows import WithGoneRows
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate

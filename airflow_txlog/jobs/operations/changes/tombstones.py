@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import msgspec
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from msgspec.structs import replace as replace_fields
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.change_rows import SEQUENCE_COLUMN, greatest_sequence, key_column
 from airflow_txlog.datafiles.tasks.rows_without_log import MaterializedScan
 from airflow_txlog.datafiles.tasks.scan_and_write import Task

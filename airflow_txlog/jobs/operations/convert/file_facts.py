@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
 from airflow_txlog.contract.operations import Convert
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.footer_statistics import (
     Chunks,
     FooterLeaves,

@@ -13,6 +13,7 @@ for. Source: delta-spark, DeleteCommand; soundness A2, A9, B7.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,6 @@ import pyarrow.compute as pc
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Delete, KeySource, KeyValues
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import Acting, HeldKeys, pairs_of_keys

@@ -10,6 +10,7 @@ the stage that writes it. Source: delta-spark, MergeIntoCommand; docs/decisions/
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from airflow_txlog.contract.operations import Merge
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed

@@ -7,12 +7,12 @@ assigned value has passed the gate and has, or is cast to, the column's type. So
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark.sql.types import DataType, StructField, StructType
 
 from airflow_txlog.contract.operations import AnyClause, InsertClause, UpdateClause
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.scan_and_write import CLAUSE_COLUMN
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.errors import ConstraintViolation, InvalidJobSpec

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnyClause, InsertClause, Merge, UpdateClause
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.key_rows import Acting
 from airflow_txlog.datafiles.tasks.row_values import (
     ActingClauses,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.operations import Merge
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
 from airflow_txlog.datafiles.tasks.key_rows import Acting, SourceKeys, pairs_of_keys
 from airflow_txlog.datafiles.tasks.row_values import of_source

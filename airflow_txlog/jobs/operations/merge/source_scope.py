@@ -10,13 +10,13 @@ rest of ON excludes, there is no scope. Source: soundness A14.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import whole
 from airflow_txlog.datafiles.partitioning import partition_string
 from airflow_txlog.engine import Snapshot

@@ -9,11 +9,11 @@ Source: delta-spark, OptimizeTableCommand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.engine.log.paths import misspelled
 from airflow_txlog.engine.table.snapshot.files import file_keys, stated_count, vectors_of
 

@@ -11,6 +11,7 @@ OptimizeTableCommand; soundness section 0 (OPTIMIZE), A18, B3, B5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Optimize
 from airflow_txlog.contract.wording import plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
 from airflow_txlog.engine import DeltaTable, Snapshot, Transaction
 from airflow_txlog.engine.table.columns.partitions import typed_partition_columns

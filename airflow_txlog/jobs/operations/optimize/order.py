@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from airflow_txlog.contract.operations import Optimize
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.tasks.zorder import ColumnPath
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.commit.content.clustering import clustered_by, without_statistics

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ import pyarrow as pa
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Write
 from airflow_txlog.contract.wording import files_text, plural
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.judging import together
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile

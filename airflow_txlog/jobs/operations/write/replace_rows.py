@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from airflow_txlog.contract.operations import Write
-from airflow_txlog.dataclass import dataclass
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.jobs.context import JobContext
