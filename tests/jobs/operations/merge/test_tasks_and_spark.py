@@ -184,7 +184,7 @@ def test_a_merge_that_needs_spark_after_all_goes_on_with_the_source_that_it_has_
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, is_saved: bool
 ) -> None:
     monkeypatch.setenv(SMALL_JOB.setting, str(LOCAL_FILE_BYTES * 3 // 2))
-    table = make_table(tmp_path / "t", pa.table({"k": [1], "v": ["old"]}), pa.table({"k": [2], "v": ["old"]}))
+    table = make_table(tmp_path / "t", pa.table({"k": [1, 9], "v": ["old"] * 2}), pa.table({"k": [2], "v": ["old"]}))
     before = files_on_disk(table)
     source = tmp_path / "source.parquet"
 
@@ -205,7 +205,7 @@ def test_a_merge_that_needs_spark_after_all_goes_on_with_the_source_that_it_has_
     assert [step["name"] for step in committed(result).steps].count("materialize") == 1
     assert result.details.lineage is not None
     assert result.details.lineage.views == {"": ["k", "v"]}
-    assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3], "v": ["old", "new", "new"]}))
+    assert bag(table.to_arrow()) == bag(pa.table({"k": [1, 2, 3, 9], "v": ["old", "new", "new", "old"]}))
     assert not list((tmp_path / "t").glob("*inputs*"))
 
 
