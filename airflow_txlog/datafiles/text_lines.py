@@ -225,11 +225,12 @@ _ODD = r"[\x00-\x08\x0b-\x1f]|^\x{FEFF}"
 # Texts in quotes.
 _PLAIN, _DOUBLED = '[^"]*', '(?:[^"]|"")*'
 _WHOLE = r"-?[0-9]{1,19}"
-# With at most 20 digits before the point and an exponent of one digit, no value overflows.
-_FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9])?"
+# With at most 20 digits before the point and such an exponent, no value overflows. Python writes `1e-05`.
+_FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?%s)?"
 _PATTERNS: dict[pa.DataType, str] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), _WHOLE),
-    **dict.fromkeys((pa.float32(), pa.float64()), _FLOATING),
+    pa.float32(): _FLOATING % "0?[0-9]",
+    pa.float64(): _FLOATING % "[0-9]{1,2}",
     pa.bool_(): "true|false",
     pa.date32(): r"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}",
 }

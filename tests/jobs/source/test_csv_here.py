@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = "t STRING, i INT, b BIGINT, s SMALLINT, y TINYINT, d DOUBLE, f FLOAT, day DATE, o BOOLEAN, n DECIMAL(6, 2)"
+# As Python writes small and large numbers.
+EXPONENTS = ["9.5367431640625e-07", "1e-05", "-1.2345678901234567e+16", "1e22", "5E-99", "99999999999999999999.5e99"]
 # Texts of each column that are usual, and some that Spark reads in ways of its own.
 USUAL = {
     "STRING": ["a", "b c", "é", "", '"a,b"', '"x;y"', '"q q"', "NA", " padded ", "null", "'s'", "1", "\t"],
@@ -38,8 +40,8 @@ USUAL = {
     "BIGINT": ["9223372036854775807", "-9223372036854775808", "0", ""],
     "SMALLINT": ["32767", "-32768", ""],
     "TINYINT": ["127", "-128", ""],
-    "DOUBLE": ["1.5", "-0.0", "1e5", "0.1", "123456789.123456789", "2.2250738585072014", "1E-5", "", "7"],
-    "FLOAT": ["1.5", "0.1", "16777217", "3.4028235", "1e-9", ""],
+    "DOUBLE": ["1.5", "-0.0", "1e5", "0.1", "123456789.123456789", "2.2250738585072014", "1E-5", "", "7", *EXPONENTS],
+    "FLOAT": ["1.5", "0.1", "16777217", "3.4028235", "1e-9", "", "1.5e-07", "9e+09"],
     "DATE": ["2024-01-31", "1582-10-10", "1000-01-01", "9999-12-31", "2024-02-29", ""],
     "BOOLEAN": ["true", "false", ""],
     "DECIMAL(6, 2)": ["12.50", "-1", "9999.99", "0.1", "0012.3", ""],
