@@ -55,6 +55,8 @@ _MANY_FILES = 8
 _FEW_ROWS = 16
 _CLOSED_AT_ONCE = 4
 _MOST_IN_TURN = 16
+# A disk that takes so many times as long as the encoding is worth the threads, which then contend for the interpreter.
+_SLOW = 4
 # Without delta.targetFileSize: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
@@ -352,8 +354,8 @@ class PartitionedWriter:
     def _close(self, keys: Sequence[FileKey]) -> None:
         """Finish these files. Small ones are encoded here, in turn, because threads would wait for the interpreter.
 
-        Others are finished several at a time, and so are the small ones if the disk or the store takes most of the
-        time: a file's system calls and requests leave the interpreter free.
+        Others are finished several at a time, and so are the small ones if the disk or the store takes nearly all of
+        the time: a file's system calls and requests leave the interpreter free.
         """
         writers = [self._writers.pop(key) for key in keys]
         self._abandoned += writers
@@ -372,7 +374,7 @@ class PartitionedWriter:
                     are_encoded = [writer.encode() for writer in some[1]]
                     encoded = time.perf_counter()
                     encoding_s += encoded - began
-                    if len(keys) >= _MANY_FILES and (not all(are_encoded) or writing_s > encoding_s):
+                    if len(keys) >= _MANY_FILES and (not all(are_encoded) or writing_s > _SLOW * encoding_s):
                         closing.append(pool.submit(self._closed_in_turn, *some))
                     else:
                         found.append(self._closed_in_turn(*some))
