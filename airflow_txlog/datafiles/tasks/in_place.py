@@ -8,7 +8,8 @@ Source: docs/decisions/positions-not-rows.md; soundness A17, A19.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import collections
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.parquet.conversion import conforming, forbids_null
 from airflow_txlog.datafiles.parquet.decoded_sizes import OpenParquet
 from airflow_txlog.datafiles.parquet.footer_statistics import chunks_of, leaves_of_footer
+from airflow_txlog.datafiles.parquet.judging import Judge
 from airflow_txlog.datafiles.parquet.physical import (
     DEFAULT_FORMAT,
     PARQUET_ID_KEY,
@@ -37,12 +39,13 @@ from airflow_txlog.datafiles.parquet.reading import (
 )
 from airflow_txlog.datafiles.parquet.rewriting import copy_options
 from airflow_txlog.datafiles.parquet.splicing import ChunkMismatch, Splice, SplicedWriter
-from airflow_txlog.datafiles.parquet.splitting import as_in_file
+from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN, as_in_file
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
 from airflow_txlog.errors import JobError
+from airflow_txlog.sql.expression import columns_of
 from airflow_txlog.storage import Store
 
 MakeImages: TypeAlias = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
@@ -76,8 +79,8 @@ class InPlace:
         """Whether files of the table can have such values in place, if nothing in them is against it."""
         layout = self.layout
         is_usual = not (layout.is_change or layout.row_ids or layout.with_digests or layout.key)
-        # Whole rows are judged, and the bytes of whole files are counted.
-        is_usual = is_usual and not (layout.expectations or layout.rules or layout.discards)
+        # Expectations count and drop whole rows, and the bytes of whole files are counted.
+        is_usual = is_usual and not (layout.expectations or layout.discards)
         return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) < set(layout.data_schema.names)
 
     def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> StagedFile | None:
@@ -148,7 +151,10 @@ class _Copy:
         self._statistics = layout.statistics_for(pa.schema(list(self._held)))
         chunks, leaves = chunks_of(parquet), leaves_of_footer(parquet)
         self._counted = self._statistics.add_kept(chunks, leaves, self._assigned.names)
-        needed = {*self._assigned.names, *change.read, *self._counted}
+        self._judge = Judge((), layout.schema, SEGMENT_COLUMN, rules=layout.rules) if layout.rules else None
+        # For the new images: what they are made from, and what the rules judge.
+        self._of_images = change.read.union(*(columns_of(rule.condition) for rule in layout.rules))
+        needed = {*self._assigned.names, *self._of_images, *self._counted}
         self._read = pa.schema([field.with_nullable(True) for field in layout.schema if field.name in needed])
         most_new = min(num_changed, max(parquet.metadata.row_group(group).num_rows for group in splice.groups))
         are_small = most_new * change.row_bytes <= layout.store.limits.row_group_bytes
@@ -189,15 +195,18 @@ class _Copy:
         if stays is None or not stays.false_count:
             return old
         numbers = addresses(self._planned.index, start, rows.num_rows)
-        read = rows.select([name for name in rows.schema.names if name in self._change.read])
-        chosen = read.append_column(ADDRESS_COLUMN, numbers)
+        read = rows.select([name for name in rows.schema.names if name in self._of_images])
+        leaving = read.append_column(ADDRESS_COLUMN, numbers)
         if stays.true_count:
-            chosen = chosen.filter(pc.invert(stays))
+            leaving = leaving.filter(pc.invert(stays))
+        chosen = leaving.drop_columns([name for name in read.schema.names if name not in self._change.read])
         images = [image.select(self._assigned.names) for image in images_of(chosen)]
         if sum(image.num_rows for image in images) != chosen.num_rows:
             raise JobError("Some changed rows have no new value. Nothing was committed. Report this as a bug.")
-        # As rows that are written anew are: of the table's types, and checked against NOT NULL.
-        made = [self._as_written(conforming(image, self._assigned)) for image in images]
+        # As rows that are written anew are: of the table's types, and checked against NOT NULL and the table's rules.
+        conformed = [conforming(image, self._assigned) for image in images]
+        self._check(leaving, conformed)
+        made = [self._as_written(image) for image in conformed]
         new = pa.RecordBatch.from_arrays(
             [pa.concat_arrays(each) for each in zip(*made, strict=True)], schema=self._written
         )
@@ -205,6 +214,17 @@ class _Copy:
             return new
         merged = [_merged(stays, *pair) for pair in zip(old.columns, new.columns, strict=True)]
         return pa.RecordBatch.from_arrays(merged, schema=self._written)
+
+    def _check(self, leaving: pa.RecordBatch, images: Iterable[pa.RecordBatch]) -> None:
+        """Raise ConstraintViolation if a new image of one of the `leaving` rows, in their order, breaks a rule."""
+        if self._judge is None:
+            return
+        at = 0
+        for image in images:
+            row = dict(zip(leaving.schema.names, leaving.slice(at, image.num_rows).columns, strict=True))
+            row |= dict(zip(image.schema.names, image.columns, strict=True))
+            at += image.num_rows
+            collections.deque(self._judge.kept(iter([pa.RecordBatch.from_pydict(row)])), maxlen=0)
 
     def _as_written(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return as_in_file(rows, self._assigned, self._written)

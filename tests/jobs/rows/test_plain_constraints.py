@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_txlog.datafiles.tasks import in_place
 from airflow_txlog.engine import Table
 from tests.helpers.jobs import committed, error_of, files_on_disk, run
 from tests.helpers.rows import bag, make_table
@@ -106,6 +107,27 @@ def test_rows_that_are_in_the_table_are_not_judged_again(tmp_path: Path) -> None
     committed(run(None, "optimize", table, zorder_by=["k"]))
     assert bag(table) == bag(rows_of((1, "a", 1), (2, "b", 2), (4, "b", 4), (5, "b", 501)))
     assert error_of(run(None, "update", table, set={"p": "'c'"}, predicate="k = 4"))["type"] == "ConstraintViolation"
+
+
+@pytest.mark.parametrize("rule", ["n > 0 AND k < 100", "n > 0 OR p = 'z'", "p = 'z' OR (k + n) > 0", "k <> 5"])
+@pytest.mark.parametrize("partition_by", [[], ["p"]])
+def test_new_values_in_place_are_judged_with_the_other_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, partition_by: list[str]
+) -> None:
+    written: list[None] = []
+    write = in_place._Copy.write
+    monkeypatch.setattr(in_place._Copy, "write", lambda *given: (written.append(None), write(*given))[1])
+    old = rows_of(*((n, "b", n + 1) for n in range(10)))
+    table = make_table(tmp_path / "t", old, partition_by=partition_by, properties={"delta.constraints.c": rule})
+    before = files_on_disk(table)
+    error = error_of(run(None, "update", table, set={"n": "-k - 1"}, predicate="k = 5 OR k = 7"))
+    assert (error["type"], error["facts"]["constraint"]) == ("ConstraintViolation", "c")
+    assert (files_on_disk(table), len(written)) == (before, 1)
+    result = run(None, "update", table, set={"n": "n + 1"}, predicate="k IN (3, 7)")
+    assert len(written) == 2
+    committed(result)
+    expected = [(n, "b", n + 1 + (n in (3, 7))) for n in range(10)]
+    assert bag(table) == bag(rows_of(*expected))
 
 
 def test_a_row_that_an_expectation_drops_breaks_no_constraint(tmp_path: Path) -> None:
