@@ -275,6 +275,14 @@ FAULTS = (
         tests=(HANDED,),
     ),
     Fault(
+        name="handed-commit-unproven",
+        breaks="a snapshot holds a commit that the log does not hold",
+        file="airflow_txlog/engine/log/tail.py",
+        old="    return {info: data for info, data in files.items() if is_etag_of(info.etag, data)}\n",
+        new="    return files\n",
+        tests=(HANDED,),
+    ),
+    Fault(
         name="handed-commits-stay",
         breaks="rows' statistics stay in the folder for temporary files after the last writer",
         file="airflow_txlog/engine/commit/writers.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Self
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from airflow_txlog.engine.commit.content.attempt import Guard
 from airflow_txlog.engine.commit.creation import holds_files_of_others, new_table
 from airflow_txlog.engine.commit.loop import CommitPolicy, Landed
 from airflow_txlog.engine.commit.transaction import Transaction
-from airflow_txlog.engine.commit.writers import check_writers
+from airflow_txlog.engine.commit.writers import check_writers, handed_contents
 from airflow_txlog.engine.log.actions import Metadata, Protocol
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.table.schema.properties import SHARED_FOLDER, TableProperties
@@ -56,7 +57,7 @@ class DeltaTable:
         self._policy = policy
         self._strict_writers = strict_writers
         self._writers_are_known = False
-        self._recent = RecentTable(store)
+        self._recent = RecentTable(store, partial(handed_contents, store))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"

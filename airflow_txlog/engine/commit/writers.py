@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from airflow_txlog.clock import Clock
+from airflow_txlog.clock import SYSTEM_CLOCK, Clock
 from airflow_txlog.engine.commit.handed import HandedOn, kept_before, read_handed, write_handed
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
@@ -212,6 +212,14 @@ def commit_turn(store: Store, clock: Clock) -> Iterator[CommitTurn]:
         turn = CommitTurn(table.encode(), places, clock, None if mark is None else _digest(f"{store.root} {mark}"))
         stack.callback(turn.leave)
         yield turn
+
+
+def handed_contents(store: Store) -> dict[int, bytes]:
+    """Return the bytes of the commits that the last writers of this machine have handed on, by version, unproven."""
+    if store.access_mark is None:
+        return {}
+    with commit_turn(store, SYSTEM_CLOCK) as turn:
+        return {each.version: each.data for each in turn.handed()}
 
 
 def _digest(text: str) -> bytes:

@@ -167,6 +167,20 @@ def test_the_next_refresh_reads_no_commit_again(store: FarStore, other: Table) -
     assert store.take() == [f"list {commit_name(0).removesuffix('.json')}"]
 
 
+def test_a_refresh_reads_no_commit_that_was_handed_on_and_that_its_etag_proves(store: FarStore, other: Table) -> None:
+    table = Table(store)
+    table.snapshot()
+    with ExitStack() as stack:
+        turn = holder(store, stack)
+        hand_on(turn, store, append(other, "a"))
+        store.encrypted = frozenset([commit_name(append(other, "b"))])
+        hand_on(turn, store, 2)
+        store.take()
+        assert table.snapshot().version == 2
+    assert store.take() == [f"list {commit_name(0).removesuffix('.json')}", f"read {commit_name(2)}"]
+    assert paths(store) == ["a", "b"]
+
+
 def test_a_conflict_is_found_in_what_was_handed_on(store: FarStore, other: Table) -> None:
     append(other, "a")
 

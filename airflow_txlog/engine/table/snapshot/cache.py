@@ -14,7 +14,7 @@ table, so any number of threads may use it at the same time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from airflow_txlog.engine.log.segment import list_segment
 from airflow_txlog.engine.log.tail import OwnCommit, list_tail, up_to_own_commits, verify_own_commits
@@ -30,12 +30,14 @@ WATCHED_COMMITS = 16
 class RecentTable:
     """The newest snapshot of the table in `store`, kept and refreshed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, handed: Callable[[], Mapping[int, bytes]] = dict) -> None:
+        """`handed`: see `Snapshot.refresh`."""
         self._store = store
         self._newest: Snapshot | None = None
         self._own: tuple[OwnCommit, ...] = ()
         self._own_table_id: str | None = None
         self._contents: Mapping[int, bytes] = {}
+        self._handed = handed
         self._tip: tuple[int, FileInfo | None] | None = None
         # Held to compare and replace, never during a request.
         self._lock = threading.Lock()
@@ -81,7 +83,7 @@ class RecentTable:
         own = self._own
         try:
             if known is not None:
-                return known.refresh(version, own=own, contents=self._contents)
+                return known.refresh(version, own=own, contents=self._contents, handed=self._handed)
             if own:
                 tail = list_tail(self._store, min(commit.version for commit in own))
                 verify_own_commits(self._store, up_to_own_commits(self._store, tail, own), own)

@@ -228,13 +228,15 @@ class Snapshot:
         *,
         own: Sequence[OwnCommit] = (),
         contents: Mapping[int, bytes] | None = None,
+        handed: Callable[[], Mapping[int, bytes]] = dict,
     ) -> Snapshot:
         """Return the latest version, or `version` (not before this one), reading only the new commits.
 
         If nothing is new, it returns itself after one listing; the table is read anew if the log is another one now.
 
         `own`: commits that were acknowledged to this process; CommitOverwritten is raised if one is gone. `contents`:
-        bytes of commits, by version, that were read before. Raises as `load_snapshot`.
+        bytes of commits, by version, that were read before; `handed` returns more of them. Those count that the etags
+        of their files prove. Raises as `load_snapshot`.
         """
         tail = list_tail(self.store, min([self.version, *(commit.version for commit in own)]))
         tail = up_to_own_commits(self.store, tail, own)
@@ -247,6 +249,8 @@ class Snapshot:
                 newer = newer[: max(0, version - self.version)]
             if not newer:
                 return self
+            if not proven.keys() >= set(newer):
+                proven |= proven_by(tail, handed())
             segment = LogSegment(
                 version=self.version + len(newer), checkpoint=None, commits=newer, commit_file=newer[-1]
             )
