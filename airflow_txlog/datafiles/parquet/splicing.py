@@ -43,7 +43,7 @@ _ENDING_BYTES = 4 + len(_MAGIC)
 _COPIED_AT_ONCE = 8 * 1024 * 1024
 _MOST_ROWS = 64 * 1024 * 1024
 # Numbers of fields in parquet.thrift: of the file, a schema element, a row group, a column chunk, and its metadata.
-_SCHEMA, _NUM_ROWS, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8
+_SCHEMA, _NUM_ROWS, ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8
 _NUM_CHILDREN = 5
 _COLUMNS, _TOTAL_BYTES, _GROUP_ROWS, _SORTING, _GROUP_OFFSET, _COMPRESSED_BYTES, _ORDINAL = 1, 2, 3, 4, 5, 6, 7
 _CHUNK_OFFSET, _META_DATA = 2, 3
@@ -178,10 +178,10 @@ class Splice:
             (True, next(others)) if number in self.replaced else (False, one) for number, one in enumerate(columns)
         ]
         schema = [structs_of(self.footer, _SCHEMA)[0], *(element for _, one in taken for element in one.elements)]
-        old_groups = structs_of(self.footer, _ROW_GROUPS)
+        old_groups = structs_of(self.footer, ROW_GROUPS)
         groups = [
             _row_group(ordinal, fields_of(old_groups[group]), fields_of(added), taken, moved[ordinal])
-            for ordinal, (group, added) in enumerate(zip(self.groups, structs_of(other, _ROW_GROUPS), strict=True))
+            for ordinal, (group, added) in enumerate(zip(self.groups, structs_of(other, ROW_GROUPS), strict=True))
         ]
         found = {**self._footer_of(groups), _SCHEMA: struct_list(schema)}
         orders, new_orders = structs_of(self.footer, _COLUMN_ORDERS), structs_of(other, _COLUMN_ORDERS)
@@ -197,7 +197,7 @@ class Splice:
         None stands for the next row group of `new`, the footer of a file of the same schema.
         """
         columns = _columns(self.footer)
-        old_groups, written = structs_of(self.footer, _ROW_GROUPS), iter(structs_of(fields_of(new), _ROW_GROUPS))
+        old_groups, written = structs_of(self.footer, ROW_GROUPS), iter(structs_of(fields_of(new), ROW_GROUPS))
         groups = []
         for ordinal, each in enumerate(copied):
             group = fields_of(next(written) if each is None else old_groups[each[0]])
@@ -207,8 +207,7 @@ class Splice:
 
     def _footer_of(self, groups: Sequence[bytes]) -> Fields:
         """Return the footer of the file with these row groups, without Arrow's schema."""
-        rows = sum(integer_of(fields_of(group), _GROUP_ROWS) or 0 for group in groups)
-        found = {**self.footer, _NUM_ROWS: integer(rows), _ROW_GROUPS: struct_list(groups)}
+        found = with_groups(self.footer, groups)
         values = [pair for pair in structs_of(self.footer, _KEY_VALUES) if not _is_schema_of_arrow(pair)]
         found.pop(_KEY_VALUES, None)
         return {**found, _KEY_VALUES: struct_list(values)} if values else found
@@ -329,19 +328,34 @@ def _row_group(
         for is_new, column in taken
         for leaf in column.leaves
     ]
+    return row_group({**old, _ORDINAL: integer(0, I16)}, chunks, ordinal)
+
+
+def row_group(group: Fields, chunks: Sequence[Fields], ordinal: int) -> bytes:
+    """Return a row group with the rows of `group`, these column chunks, and this number if it has one."""
     metadata = [fields_of(chunk[_META_DATA][1]) for chunk in chunks]
     starts = [integer_of(each, number) or 0 for each in metadata for number in _OFFSETS]
     uncompressed, compressed = (sum(integer_of(each, size) or 0 for each in metadata) for size in _SIZES)
     found = {
-        **old,
+        **{number: value for number, value in group.items() if number != _SORTING},
         _COLUMNS: struct_list(list(map(struct, chunks))),
         _TOTAL_BYTES: integer(uncompressed),
         _GROUP_OFFSET: integer(min(start for start in starts if start)),
         _COMPRESSED_BYTES: integer(compressed),
-        _ORDINAL: integer(ordinal, I16),
+        **({_ORDINAL: integer(ordinal, I16)} if _ORDINAL in group else {}),
     }
-    found.pop(_SORTING, None)
     return struct(found)
+
+
+def chunks_of_group(group: Fields, by: int) -> list[Fields]:
+    """Return the column chunks of a row group, moved by as many bytes."""
+    return [_moved(fields_of(chunk), by) for chunk in structs_of(group, _COLUMNS)]
+
+
+def with_groups(footer: Fields, groups: Sequence[bytes]) -> Fields:
+    """Return the footer with these row groups."""
+    rows = sum(integer_of(fields_of(group), _GROUP_ROWS) or 0 for group in groups)
+    return {**footer, _NUM_ROWS: integer(rows), ROW_GROUPS: struct_list(groups)}
 
 
 def _moved(chunk: Fields, by: int) -> Fields:
@@ -361,12 +375,8 @@ def _is_schema_of_arrow(pair: bytes) -> bool:
     return fields_of(pair)[_KEY][1][1:] == _ARROW_SCHEMA
 
 
-class SplicingWriter(RowGroupWriter):
-    """Writes a copy of which some chunks are bytes of its source. Its footer is put together by `_footer`."""
-
-    def __init__(self, splice: Splice, *of_file: Any, **options: Any) -> None:
-        super().__init__(*of_file, **options)
-        self._splice = splice
+class JoiningWriter(RowGroupWriter):
+    """Writes a file that is put together of chunks. Its footer is that of `_footer`."""
 
     def _stream(self, sink: Any) -> pa.NativeFile:
         self._open = _BeforeFooter(sink)
@@ -382,7 +392,15 @@ class SplicingWriter(RowGroupWriter):
 
     @abc.abstractmethod
     def _footer(self, written: bytes) -> bytes:
-        """Return the footer of the copy; `written` is that of a file of the written rows alone."""
+        """Return the footer of the file; `written` is that of a file of the rows that Arrow has written here alone."""
+
+
+class SplicingWriter(JoiningWriter):
+    """Writes a copy of which some chunks are bytes of its source."""
+
+    def __init__(self, splice: Splice, *of_file: Any, **options: Any) -> None:
+        super().__init__(*of_file, **options)
+        self._splice = splice
 
 
 class SplicedWriter(SplicingWriter):

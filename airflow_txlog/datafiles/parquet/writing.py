@@ -76,7 +76,7 @@ class Layout:
     having judged it. `elsewhere` is the layout of rows for another table: those that an expectation quarantines or,
     with `samples`, the first `samples` change rows of each type instead of change files. `key_values` are entries of
     the footers. `discards`: the bytes of the files are counted, and none is written. `keeps`: the rows are added to it.
-    `row_group_bytes`: the most bytes of a row group in memory.
+    `row_group_bytes`: the most bytes of a row group in memory. `in_halves`: a second core is free to encode columns.
     """
 
     store: StoreReference
@@ -102,6 +102,7 @@ class Layout:
     discards: bool = False
     keeps: WrittenRows | None = dataclasses.field(default=None, repr=False, compare=False)
     row_group_bytes: int = TARGET_BYTES_DEFAULT
+    in_halves: bool = False
 
     def for_changes(self) -> Layout:
         """Return the layout of change rows: their type as the last column, in `_change_data`, without statistics."""
@@ -220,7 +221,7 @@ class PartitionedWriter:
         self._gathered_bytes = 0
         self._split_bytes = min(self.store.limits.split_bytes, layout.target_bytes, layout.row_group_bytes)
         self._writers: dict[FileKey, RowGroupWriter] = {}
-        self._first = RowGroupWriter(
+        self._first = self._kind_of_writer()(
             self.store,
             "",
             layout.stored_schema,
@@ -245,6 +246,15 @@ class PartitionedWriter:
             self._judge = Judge(layout.expectations, layout.schema, SEGMENT_COLUMN, quarantine, layout.rules)
         # Without the feed a table may have a column of that name: then it is one like any other.
         self._has_change_types = FileFields(layout.schema).find_name(CHANGE_TYPE_COLUMN) is None
+
+    def _kind_of_writer(self) -> type[RowGroupWriter]:
+        layout = self._layout
+        joins = layout.in_halves and layout.key is None and layout.keeps is None and not layout.discards
+        if not joins or len(layout.stored_schema) < 2:
+            return RowGroupWriter
+        from airflow_txlog.datafiles.parquet.halves import HalvesWriter  # noqa: PLC0415 - only for such files
+
+        return HalvesWriter
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows, with or without SEGMENT_COLUMN and CHANGE_TYPE_COLUMN.

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.deletion_vectors.positions import POSITION_BITS
+from airflow_txlog.datafiles.dictionaries import repeated_columns
 from airflow_txlog.datafiles.parquet.conversion import relabel
-from airflow_txlog.datafiles.parquet.dictionaries import repeated_columns
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import DEFAULT_CODEC, SMALL_CODEC, physical_schema
 from airflow_txlog.datafiles.parquet.reading import BATCH_ROWS, open_data_file

@@ -24,6 +24,7 @@ from airflow_txlog.jobs.source.handed_out import HandedOut, numbered_scan, with_
 from airflow_txlog.jobs.source.held_rows import GivenRows, given_rows
 from airflow_txlog.jobs.source.materialized import MaterializedSource, materialize_scan, plain_columns_of
 from airflow_txlog.jobs.source.rows_here import RowsHere, rows_here
+from airflow_txlog.process.starting import cores
 
 if TYPE_CHECKING:
     from airflow_txlog.jobs.sql.columns import SchemaJson
@@ -69,7 +70,8 @@ class _PlainRows(abc.ABC):
         self.foresee(rules, (), inside)
         # A single task writes one file per partition; several tasks would each write a file per partition.
         scan = self._scan(in_one=bool(layout.partition_columns))
-        scan = replace(scan, is_alone=len(scan.bins) == 1)
+        is_alone = len(scan.bins) == 1
+        scan, layout = replace(scan, is_alone=is_alone), replace(layout, in_halves=is_alone and cores() > 1)
         return stage(context, layout, [(TaskRows(Task(source=scan)), type_of_new(layout))])
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet.dictionaries import repeated_columns, without_unique_columns
+from airflow_txlog.datafiles.dictionaries import repeated_columns, without_unique_columns
 
 ROWS = 100_000
 FEW = 20_000
