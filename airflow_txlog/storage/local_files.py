@@ -254,8 +254,13 @@ def holds_nothing(path: str, *, may_be_empty: bool) -> bool:
 
 def delete(root: str, path: str) -> None:
     """Delete one file below `root`, or a link itself. Raises OutsideTable, FileNotFoundError."""
-    with parent(root, path) as (directory, name):
+    # Not `parent`: of many files, the time counts.
+    *directories, name = inner_parts(path)
+    directory = open_folder(root, directories, lists=False)
+    try:
         os.unlink(name, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 def arrow_file(descriptor: int, mode: str = "r") -> pa.NativeFile:
