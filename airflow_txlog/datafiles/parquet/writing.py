@@ -57,6 +57,8 @@ _CLOSED_AT_ONCE = 4
 _MOST_IN_TURN = 16
 # A disk that takes so many times as long as the encoding is worth the threads, which then contend for the interpreter.
 _SLOW = 4
+# Runs of files that wait for the threads: those that are encoded take memory.
+_MOST_WAITING = 16
 # Without delta.targetFileSize: large enough to be read at full speed, small enough to be rewritten soon.
 TARGET_BYTES_DEFAULT = 256 * 1024 * 1024
 
@@ -386,6 +388,8 @@ class PartitionedWriter:
                     encoding_s += encoded - began
                     if len(keys) >= _MANY_FILES and (not all(are_encoded) or writing_s > _SLOW * encoding_s):
                         closing.append(pool.submit(self._closed_in_turn, *some))
+                        if len(closing) > _MOST_WAITING:
+                            closing[-1 - _MOST_WAITING].result()
                     else:
                         found.append(self._closed_in_turn(*some))
                         writing_s += time.perf_counter() - encoded

@@ -21,6 +21,7 @@ import pytest
 from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack, pack_pairs
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
+from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.staged_files import StagedFile
@@ -187,6 +188,30 @@ def test_tiny_files_of_a_slow_store_are_closed_by_several_threads(tmp_path: Path
     assert len(staged) == 40
     assert sorted(row["id"] for row in rows_of(target, staged)) == list(range(80))
     assert len(threads) > 2
+
+
+def test_few_encoded_files_wait_for_a_slow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, encoded, waiting = RowGroupWriter.encode, [0], []
+
+    def counted(writer: RowGroupWriter) -> bool:
+        encoded[0] += 1
+        return encode(writer)
+
+    class SlowStore(LocalStore):
+        def put_new(self, path: str, data: pa.Buffer) -> int | None:
+            waiting.append(encoded[0] - len(waiting))
+            time.sleep(0.005)
+            return super().put_new(path, data)
+
+    monkeypatch.setattr(RowGroupWriter, "encode", counted)
+    monkeypatch.setattr(writing, "_MOST_IN_TURN", 1)
+    monkeypatch.setattr(writing, "_CLOSED_AT_ONCE", 2)
+    monkeypatch.setattr(writing, "_MOST_WAITING", 4)
+    target = layout(tmp_path, pa.schema([("id", pa.int64()), ("p", pa.int32())]), ("p",))
+    writer = PartitionedWriter(target, SlowStore(str(tmp_path)))
+    writer.write(pa.record_batch({"id": range(100), "p": pa.array(range(100), pa.int32())}))
+    assert len(writer.finish()) == 100
+    assert 2 < max(waiting) < 10
 
 
 def test_a_file_is_ended_near_its_target_and_another_begun(tmp_path: Path) -> None:
