@@ -262,6 +262,14 @@ _STAGED = msgspec.json.Decoder(_Record)
 """Reads the records of staged files, of which there may be many, in a tenth of the time."""
 
 
+def _read(record: str) -> StagedFile | Judged | Elsewhere | TxlogError:
+    try:
+        return _STAGED.decode(record).staged or report_of(record)
+    except msgspec.DecodeError:
+        # Python's JSON of an error may have NaN, or half a character of a file's name.
+        return report_of(record)
+
+
 def staged_of(context: JobContext, records: pa.Table) -> list[StagedFile]:
     """Return the files in a table RECORD_SCHEMA. Raises as `reported` does."""
     return reported(context, records).files
@@ -272,7 +280,7 @@ def reported(context: JobContext, records: pa.Table) -> Staged:
 
     Raises the first TxlogError among the records, after deleting the files.
     """
-    found = [_STAGED.decode(text).staged or report_of(text) for text in records.column(RECORD_COLUMN).to_pylist()]
+    found = [_read(text) for text in records.column(RECORD_COLUMN).to_pylist()]
     staged = [entry for entry in found if isinstance(entry, StagedFile)]
     errors = [entry for entry in found if isinstance(entry, TxlogError)]
     elsewhere = [entry.file for entry in found if isinstance(entry, Elsewhere)]
