@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
-from airflow_txlog.datafiles.installed import OLDEST, Probe, check_worker, packages_for, unfit
+from airflow_txlog.datafiles.installed import OLDEST, Probe, packages_for, unfit
+from airflow_txlog.datafiles.tasks import in_worker
 from airflow_txlog.datafiles.tasks.scan_and_write import without_values
 from airflow_txlog.errors import InvalidJobSpec, UnfitExecutor, UnsupportedStore
 from airflow_txlog.jobs.spark.executors import MERGE_MEMORY_MIB, TASK_MEMORY_MIB, memory_warning, wait_of
@@ -104,9 +105,14 @@ def test_a_probe_says_what_is_missing_and_what_is_too_old(monkeypatch: pytest.Mo
 
 def test_a_worker_of_an_executor_that_came_late_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: "1.0")
-    with pytest.raises(UnfitExecutor, match=r"pyarrow is 1\.0, and") as caught:
-        check_worker()
-    assert caught.value.facts["host"]
+    in_worker._prepare.cache_clear()
+    # As Spark calls the step of a task, which then never runs.
+    with pytest.raises(TaskFailed) as caught:
+        in_worker.InWorker(pytest.fail)(iter(()))
+    error = error_in(str(caught.value))
+    assert isinstance(error, UnfitExecutor)
+    assert "pyarrow is 1.0, and" in str(error)
+    assert error.facts["host"]
 
 
 def test_a_worker_that_lacks_the_client_of_the_store_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
