@@ -19,6 +19,10 @@ class KeptFiles:
         self._files: dict[str, bytes] = {}
         self._size_bytes = 0
 
+    def __reduce__(self) -> tuple[type[KeptFiles], tuple[()]]:
+        # The store in another process keeps files of its own.
+        return KeptFiles, ()
+
     def take(self, place: str) -> bytes | None:
         """Return a file and keep it no longer; None if it is not kept."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pickle
 import random
 import time
 from collections.abc import Iterator
@@ -287,3 +288,13 @@ def test_a_table_whose_folder_may_not_be_read_is_not_listed_as_empty(
     forbid_listing(monkeypatch, "t")
     with pytest.raises(PermissionError):
         list(store.walk([].append))
+
+
+def test_a_store_in_another_process_keeps_files_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"rows")
+    store = LocalStore(str(tmp_path))
+    store.keeps_files = True
+    with store.open_whole("x", 4, is_read_again=True):
+        pass
+    there = pickle.loads(pickle.dumps(store))
+    assert (there.let_go(), store.let_go()) == (0, 4)
