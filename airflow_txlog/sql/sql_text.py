@@ -21,9 +21,9 @@ from airflow_txlog.sql.lexer import (
 from airflow_txlog.sql.parser import NoExpression, parse
 
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
-# Of longer texts, only the last one is cached, and not if it has very many tokens: an IN list may have megabytes.
+# Of longer texts, only the last one is cached, and not if it is very long or has very many tokens.
 _MOST_REMEMBERED = 20_000
-_MOST_TOKENS_REMEMBERED = 50_000
+_MOST_OF_LAST, _MOST_TOKENS_OF_LAST = 2_000_000, 50_000
 _last_long_text: list[SqlText] = []
 
 
@@ -92,7 +92,7 @@ def sql_text(sql: str) -> SqlText:
         if last.sql == sql:
             return last
     found = _text.__wrapped__(sql)
-    if len(found.tokens) <= _MOST_TOKENS_REMEMBERED:
+    if len(sql) <= _MOST_OF_LAST and len(found.tokens) <= _MOST_TOKENS_OF_LAST:
         _last_long_text[:] = [found]
     return found
 

@@ -148,7 +148,9 @@ class LocalStore(Store):
             with local_files.naming(f"{self._directory}/{path}"):
                 return local_files.write_whole(descriptor, data)
         except BaseException:
-            self.delete(path)
+            # The first error is the one to report.
+            with suppress(OSError):
+                self.delete(path)
             raise
 
     def open_input(self, path: str) -> pa.NativeFile:

@@ -120,7 +120,7 @@ _RIGHTS = {
 }
 # What the client's own search for credentials depends on, beside the machine.
 _IDENTITY = (
-    *("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+    *("HOME", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
     *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 )
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")

@@ -111,3 +111,9 @@ def test_the_last_long_text_is_cut_and_parsed_once() -> None:
     assert sql_text(" ".join([long])) is first
     assert len(sql_text(other).tokens) == len(first.tokens) + 2
     assert sql_text(long) is not first
+
+
+def test_a_text_of_megabytes_is_not_kept() -> None:
+    huge = f"name = '{'x' * 2_000_000}'"
+    assert sql_text(huge) is not sql_text(huge)
+    assert sql_text(huge).expression == sql_text(huge).expression

@@ -13,11 +13,12 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import OutsideTable, TableNotFound, UnsupportedStore
-from airflow_txlog.storage import Access, LocalStore
+from airflow_txlog.storage import Access, LocalStore, local_files
 from tests.helpers.arrow import needs_arrow
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -298,3 +299,19 @@ def test_a_store_in_another_process_keeps_files_of_its_own(tmp_path: Path) -> No
         pass
     there = pickle.loads(pickle.dumps(store))
     assert (there.let_go(), store.let_go()) == (0, 4)
+
+
+def test_the_first_error_of_a_new_file_is_the_one_that_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(local_files, "write_whole", full)
+    monkeypatch.setattr(LocalStore, "delete", read_only)
+    with pytest.raises(OSError, match="No space left") as caught:
+        LocalStore(str(tmp_path)).put_new("x", pa.py_buffer(b"rows"))
+    assert caught.value.filename == f"{tmp_path}/x"

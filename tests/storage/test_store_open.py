@@ -190,3 +190,20 @@ def test_a_store_of_another_kind_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     access = Access(storage_options={"profile": "lake"})
     assert open_store("other://bucket/t", access).access is access
     assert opened == [("other://bucket/t", access)]
+
+
+def test_callers_of_one_s3_server_are_told_apart_without_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mark(**more: str) -> str:
+        options = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "hidden", "token": "hidden"} | more
+        found = open_store("s3://b/t", Access(storage_options=options)).access_mark
+        assert found is not None
+        assert "hidden" not in found
+        return found
+
+    first = mark()
+    assert first == mark(secret="hidden", token="hidden too")
+    marks = {first, mark(key="other"), mark(endpoint_url="http://127.0.0.1:2")}
+    for name in ("HOME", "AWS_PROFILE", "AWS_ROLE_ARN"):
+        monkeypatch.setenv(name, "/other")
+        marks.add(mark())
+    assert len(marks) == 6
