@@ -136,12 +136,25 @@ def parts_of(expression: Expression) -> Iterator[Expression]:
     while pending:
         here = pending.pop()
         yield here
-        if isinstance(here, Call):
-            pending.extend(reversed(here.operands))
-        elif isinstance(here, Opaque):
-            pending.extend(reversed(here.parts))
-        elif isinstance(here, Cast | Converted):
-            pending.append(here.operand)
+        pending.extend(reversed(_children(here)))
+
+
+def is_deeper(expression: Expression, most: int) -> bool:
+    """Return whether the tree has more than so many levels."""
+    level = [expression]
+    for _ in range(most):
+        level = [child for each in level for child in _children(each)]
+        if not level:
+            return False
+    return True
+
+
+def _children(expression: Expression) -> Sequence[Expression]:
+    if isinstance(expression, Call):
+        return expression.operands
+    if isinstance(expression, Opaque):
+        return expression.parts
+    return (expression.operand,) if isinstance(expression, Cast | Converted) else ()
 
 
 def operands_of(operator: str, expression: Expression) -> Iterator[Expression]:

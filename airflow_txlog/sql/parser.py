@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter
+from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter, is_deeper
 from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token, words
 
 # Operators between two values, and how tightly they bind.
@@ -47,6 +47,9 @@ _CASTS = words("boolean tinyint smallint int bigint float double date timestamp 
 # Their first argument may be a unit of time, unless there are two.
 _WITH_UNITS = words("timestampadd timestampdiff timediff dateadd datediff date_add date_diff")
 _MOST_DEPTH = 50
+# Trees are evaluated, compared and sent to tasks by recursion, which Python limits. A chain of one operator is a level
+# for each operand.
+_MOST_LEVELS = 100
 _CLOSINGS = {"(": ")", "[": "]"}
 
 
@@ -58,7 +61,7 @@ def parse(tokens: Sequence[Token]) -> Expression:
     """Return the expression that the tokens form. Raises NoExpression."""
     parser = _Parser(tokens)
     found = parser.expression()
-    if parser.at < len(tokens):
+    if parser.at < len(tokens) or is_deeper(found, _MOST_LEVELS):
         raise NoExpression
     return found
 

@@ -488,3 +488,18 @@ def test_rows_of_a_file_whose_footer_notes_views_are_deleted_and_updated(tmp_pat
     committed(run_job(spec_of(table, arguments={"predicate": "name = 'b'"}), None))
     committed(run_job(spec_of(table, "update", arguments={"predicate": "id = 3", "set": {"name": "'c'"}}), None))
     assert table.to_arrow().sort_by("id").to_pydict() == {"id": [0, 1, 3], "name": ["n", "a", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("delete", {"predicate": "id > " + " + ".join(["0"] * 400)}),
+        ("update", {"set": {"id": " + ".join(["id"] * 400)}, "predicate": "id = 1"}),
+        ("update", {"set": {"id": "0"}, "predicate": "id = 1", "expect": {"long": "id < " + " - ".join(["0"] * 400)}}),
+    ],
+)
+def test_a_very_long_chain_of_operators_is_left_to_spark(
+    tmp_path: Path, operation: str, arguments: dict[str, Any]
+) -> None:
+    table = make_table(tmp_path / "t", _HOURS)
+    assert needs(spec_of(table, operation, arguments=arguments))

@@ -85,6 +85,8 @@ def test_a_text_has_the_tree_of_sparks_grammar(sql: str, tree: str) -> None:
         "v:path = 1",
         "a, b",
         "(" * 60 + "a" + ")" * 60,
+        " + ".join(["a"] * 101) + " > 0",
+        " || ".join(["(" + " || ".join(["a"] * 60) + ")", *["a"] * 60]),
     ],
 )
 def test_what_is_not_one_expression_has_no_tree(sql: str) -> None:
