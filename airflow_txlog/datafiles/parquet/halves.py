@@ -1,8 +1,8 @@
-"""New Parquet files whose columns are encoded by two threads, each half of them.
+"""Encode the columns of a new Parquet file in two threads.
 
-Arrow encodes the columns of a file one after the other. A column chunk does not depend on its place in the file, so the
-halves of a row group are encoded as two files in memory, whose chunks are joined. The invariant: the file has the
-chunks, their order and the footer that Arrow itself would write. Source: parquet.thrift; `splicing`.
+Arrow encodes the columns of a file one after the other. A column chunk does not depend on its position in the file.
+Therefore each thread encodes half of the columns as a file in memory, and the chunks of both files are joined. The
+invariant: the result has the same bytes as a file that Arrow has written. Source: parquet.thrift; `splicing`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _MAGIC_BYTES, _ENDING_BYTES = 4, 8
 
 
 class HalvesWriter(JoiningWriter):
-    """Writes a file of new rows, with the halves of its columns at the same time if its first row group is large.
+    """Writes a file of new rows, in two threads if its first row group has FEWEST_ROWS rows or more.
 
-    Its schema has two columns or more, and the file is not encrypted. An encoded row group is in memory at once.
+    The schema has at least two columns, and the file is not encrypted. A whole encoded row group is held in memory.
     """
 
     def __init__(self, *of_file: Any, **options: Any) -> None:
@@ -91,6 +91,6 @@ class HalvesWriter(JoiningWriter):
 
 
 def _middle(sizes: Sequence[int]) -> int:
-    """Return before which column, not the first, half of the bytes end most nearly."""
+    """Return the number of columns in the first half, so that both halves have about the same number of bytes."""
     before = list(itertools.accumulate(sizes))
     return min(range(1, len(sizes)), key=lambda number: abs(2 * before[number - 1] - before[-1]))

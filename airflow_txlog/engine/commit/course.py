@@ -1,7 +1,8 @@
-"""A commit in progress: behind which commits it has been moved, and the proof that it is still the log that was read.
+"""A commit in progress: the attempt, the commits over which it was rebased, and the proof that the log is the same.
 
-Alone on its machine, a writer asks for the file that it knows, and puts. If others are at it, it lists the log while
-the one before it puts, and follows what that one hands on (`commit.handed`): then no request precedes its own put.
+A writer that is alone on its machine checks the file of the read version, and puts. If several writers compete, the
+next one lists the log while the first one puts, and then takes the first one's commit from `commit.handed`. So it sends
+no request between its turn and its put.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from airflow_txlog.storage.base import FileInfo, Store
 _MOST_AHEAD = 2
 """How many commits are read at once before a listing has shown their sizes. Each may have `limits.LOG_FILE`."""
 _LOOK_HOLDS_S = 0.5
-"""How long before a put the log may have been listed."""
+"""The greatest age of a listing at the put that relies on it."""
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Course:
     guard: Guard | None
     rebased_over: list[int] = field(default_factory=list)
     contents: dict[int, bytes] = field(default_factory=dict)
-    """Small commits that it was moved behind, for the next refresh."""
+    """The bytes of small commits over which it was rebased, for the next refresh."""
     unlisted: list[HandedOn] = field(default_factory=list)
     """Commits after the anchor that were handed on, and that no listing has shown yet."""
     ahead: dict[int, bytes] = field(default_factory=dict)
@@ -63,16 +64,16 @@ class Course:
 
     @property
     def tip(self) -> str | None:
-        """The digest of the commit before the next version, as far as it is known."""
+        """The digest of the commit before the next version; None if it is unknown."""
         if self.unlisted:
             return self.unlisted[-1].digest
         return self.anchor.etag if self.anchor is not None and _is_commit(self.anchor, self.next_version - 1) else None
 
     def take(self, turn: CommitTurn, clock: Clock) -> None:
-        """Wait for the place of the writer that puts, and check against the log what has landed until then.
+        """Wait for the turn to put, and rebase the attempt over the commits that land until then.
 
-        The log is listed while another writer puts, at most `_LOOK_HOLDS_S` before our put: in that time a drop of the
-        table is not noticed, as in the instant between any check and a put.
+        The listing may be up to `_LOOK_HOLDS_S` old at our put. If the table is dropped and created again in that time,
+        this is not noticed, as in the instant between any check and a put (soundness A20).
         """
         is_alone = not turn.advance() and turn.step() and turn.landed() < self.next_version
         if is_alone or not _is_commit(self.anchor, self.next_version - 1):
@@ -93,7 +94,7 @@ class Course:
             self.rebase(landed=turn.landed())
 
     def _follow(self, handed: Sequence[HandedOn]) -> None:
-        """Move the attempt behind commits that were handed on after the log was listed, link by link."""
+        """Rebase the attempt over commits that were handed on after the listing, as long as each follows the last."""
         by_version = {each.version: each for each in handed}
         was = self.next_version
         while (each := by_version.get(self.next_version)) is not None and each.after == self.tip:

@@ -1,23 +1,23 @@
-"""Commits that a writer hands on to the next writers of its machine, so that they need not request them.
+"""Commits that a writer hands on to the next writers of its machine, which then need no request to read them.
 
-They are in the file of the turn (`commit.writers`), below a folder that only this user can open: the last ones, at most
-`_MOST_COMMITS` and `_MOST_BYTES`. A writer that ends while no other waits deletes them.
+The file of the turn (`commit.writers`) holds the last ones, at most `_MOST_COMMITS` and `_MOST_BYTES`. Only this user
+can open its folder. A writer that ends while no other writer waits deletes them.
 
-A writer commits behind such a commit without having seen it in the log, so what it trusts must be what the store holds:
+The next writer rebases over such a commit before it has seen it in the log. The invariant: it uses only bytes that the
+store holds.
 
-* Only a commit whose put the store has answered with "created" is handed on. The word of its writer is proof enough: it
-  is a process of this user, and no commit is ever rewritten. A put without an answer, or one that had to be read back,
-  is not handed on. So a writer that was killed between its put and its word leaves no trace here, and the next put
-  finds the name taken.
-* `after` is the digest of the commit before it. A reader follows only from the file that its own listing has shown,
-  link by link. Another table at the same place, or another history of it, has other commits, for each has an id of
-  its own. `mark` differs between servers, and between callers, who may see different buckets of one name.
-* A reader follows only what was not here yet before it sent its listing. Everything else must be in that listing: else
-  the table has been dropped, or a commit taken out of it, and the file is what a dead writer has left.
-* The digest of the bytes shows a file that was cut off, or read while it was written.
+* A writer hands a commit on only after the store has answered its put with "created". The reader trusts it, because
+  both are processes of one user, and no commit is ever rewritten. A commit whose put was not answered, or was read
+  back, is not handed on. If a writer is killed after its put, the next put finds the name taken.
+* `after` is the digest of the previous commit. A reader starts at a file of its own listing and accepts a commit only
+  if its `after` is the digest of the last one. Another table at the same URI has other digests, because each commit
+  contains a unique id. `mark` keeps servers and credentials apart, which may have different buckets of one name.
+* A reader accepts only commits that were handed on after it had sent its listing. The listing must show all others. If
+  it does not, the table was dropped, and a dead writer has left the file.
+* The digest of the bytes detects a file that was cut off, or read while it was written.
 
-At worst a put finds its name taken: put-if-absent alone decides, and the log is listed, as without this module. The
-next listing compares each commit that was followed with its file.
+If any of this fails, the put finds its name taken, and the writer lists the log: put-if-absent alone decides. The next
+listing verifies each commit that was used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEAD = struct.Struct(">32sQ32s32sI")
 
 @dataclass(frozen=True, slots=True)
 class HandedOn:
-    """A commit as its writer put it."""
+    """The bytes of a commit, with what links it to the previous one."""
 
     version: int
     after: str
@@ -47,7 +47,7 @@ class HandedOn:
 
 
 def handed_on(version: int, after: str | None, data: bytes) -> HandedOn | None:
-    """Return the commit to hand on, None for a large one, or one after a file without such a digest."""
+    """Return the commit to hand on; None if it is large, or if the digest of the previous commit is unknown."""
     if after is None or len(after) != 32 or not after.isascii() or len(data) > _MOST_BYTES // 4:
         return None
     return HandedOn(version, after, digest_of(data), data)
@@ -78,7 +78,7 @@ def write_handed(file: int, start: int, mark: bytes, commits: Iterable[HandedOn]
 
 
 def kept_before(commit: HandedOn, earlier: Sequence[HandedOn]) -> list[HandedOn]:
-    """Return the commit behind those of the earlier ones that lead up to it, as many as may be kept."""
+    """Return the commit after the earlier ones that directly precede it, as many as the limits allow."""
     kept, size = [commit], len(commit.data)
     for each in reversed(earlier):
         size += len(each.data)

@@ -5,7 +5,6 @@ Each test is about one writer that waits for the last place while another one, w
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,6 +24,8 @@ from airflow_txlog.engine.log.tail import digest_of
 from airflow_txlog.errors import ConcurrentDeleteRead, TableReplaced
 from airflow_txlog.storage import FileInfo, MemoryStore
 from tests.helpers.counting import CountingStore
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NEVER_AUTOMATIC = {"delta.checkpointInterval": "1000"}
@@ -62,13 +63,6 @@ class Waiting(SystemClock):
         happens, self.happens = self.happens, None
         if happens is not None:
             happens()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files of this test alone."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +22,8 @@ from airflow_txlog.engine.commit.writers import commit_turn
 from airflow_txlog.engine.log.names import commit_name
 from airflow_txlog.errors import ConcurrentDeleteRead, TableReplaced
 from airflow_txlog.storage import MemoryStore
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PLACES = 2
@@ -47,13 +48,6 @@ class Waiting(SystemClock):
     def sleep(self, seconds: float) -> None:
         self.waited_s += seconds
         self.happens()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files of this test alone."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture
