@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _NAMES = ("performance.md", "performance.svg", "growth.svg", "statements.svg")
 PAGE, CHART, GROWTH, STATEMENTS = (ROOT / "docs" / name for name in _NAMES)
 # The kinds of tables of tests/benchmarks/statements.py: their cases have a table and a chart of their own.
-SHAPES = ("tpch", "nested", "wide", "partitions", "tiny", "mixed", "columns")
+SHAPES = ("tpch", "nested", "wide", "partitions", "tiny", "small", "mixed", "columns")
 COLOURS = {"pyspark": "#4878a8", "pyspark-antijoin": "#86aed4", "deltalake": "#d98841", "delta-spark": "#6a9f58"}
 PEERS = tuple(COLOURS)
 # The chart's width, its left margin, the height of a bar, and the ratios at its edges.

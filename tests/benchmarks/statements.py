@@ -169,6 +169,14 @@ def _make_tiny(folder: Path, scale: float) -> None:
         write_files(folder / name, (rows.take(pa.array(np.arange(n, 10 * files, files))) for n in range(files)))
 
 
+def _make_small(folder: Path, scale: float) -> None:
+    """1,000 rows in one file; a tenth as many to merge, half of them new. No scale makes it smaller."""
+    for name, ids in (("table", np.arange(1_000)), ("rows", np.arange(950, 1_050))):
+        amounts = pa.array(ids * 7919 % 97 / 4)
+        texts = pc.binary_join_element_wise(name, pa.array(ids).cast(pa.string()), " ")
+        write_files(folder / name, [pa.table({"id": ids, "amount": amounts, "text": texts})])
+
+
 def _mixed(ids: np.ndarray, seed: int) -> pa.Table:
     """Rows whose key is a region and a number, with texts of which four in ten are null, decimals and a struct."""
     rng = np.random.default_rng(seed)
@@ -232,6 +240,7 @@ NESTED = Shape(make=_make_nested, key=("id",), compared=("kind", "amount"))
 WIDE = Shape(make=_make_wide, key=("id",))
 PARTITIONS = Shape(make=_make_partitions, key=("id",), partition_columns=("p",))
 TINY = Shape(make=_make_tiny, key=("id",), compared=("v",))
+SMALL = Shape(make=_make_small, key=("id",), compared=("amount", "text"))
 MIXED = Shape(make=_make_mixed, key=("region", "id"), compared=("text1", "price1"))
 COLUMNS = Shape(make=_make_columns, key=("id",), compared=("c1", "c2"))
 
@@ -338,6 +347,7 @@ STATEMENTS = {
     "tpch-delete-like": Statement(
         shape=LINEITEM, operation="delete", arguments={"predicate": "l_comment LIKE '%special%requests%'"}
     ),
+    "tpch-delete-most": Statement(shape=LINEITEM, operation="delete", arguments={"predicate": "l_quantity > 5"}),
     "nested-append": Statement(shape=NESTED, operation="write", source="all"),
     "nested-upsert": Statement(shape=NESTED, operation="upsert", source="rows", arguments={"keys": ["id"]}),
     "nested-delete-keys": Statement(shape=NESTED, operation="delete", source="keys", keys="id"),
@@ -390,4 +400,10 @@ STATEMENTS = {
     ),
     "tiny-append": Statement(shape=TINY, operation="write", source="rows"),
     "tiny-optimize": Statement(shape=TINY, operation="optimize"),
+    "small-append": Statement(shape=SMALL, operation="write", source="rows"),
+    "small-upsert": Statement(shape=SMALL, operation="upsert", source="rows", arguments={"keys": ["id"]}),
+    "small-delete": Statement(shape=SMALL, operation="delete", arguments={"predicate": "id = 5"}),
+    "small-update": Statement(
+        shape=SMALL, operation="update", arguments={"predicate": "id = 5", "set": {"text": "upper(text)"}}
+    ),
 }
