@@ -150,11 +150,14 @@ class _Copy:
         self._splice = splice
         self._statistics = layout.statistics_for(pa.schema(list(self._held)))
         chunks, leaves = chunks_of(parquet), leaves_of_footer(parquet)
-        self._counted = self._statistics.add_kept(chunks, leaves, self._assigned.names)
+        counted = self._statistics.add_kept(chunks, leaves, self._assigned.names)
         self._judge = Judge((), layout.schema, SEGMENT_COLUMN, rules=layout.rules) if layout.rules else None
         # For the new images: what they are made from, and what the rules judge.
         self._of_images = change.read.union(*(columns_of(rule.condition) for rule in layout.rules))
-        needed = {*self._assigned.names, *self._of_images, *self._counted}
+        needed = {*self._assigned.names, *self._of_images}
+        self._counted = needed.intersection(counted)
+        # These columns may be too large to be held for a whole row group.
+        self._only_counted = [name for name in counted if name not in needed]
         self._read = pa.schema([field.with_nullable(True) for field in layout.schema if field.name in needed])
         most_new = min(num_changed, max(parquet.metadata.row_group(group).num_rows for group in splice.groups))
         are_small = most_new * change.row_bytes <= layout.store.limits.row_group_bytes
@@ -173,6 +176,10 @@ class _Copy:
     def write(self, writer: SplicedWriter, asked: RowPositions | None, images_of: MakeImages) -> None:
         """Write all row groups; `asked` are the rows that change, None for all."""
         file = self._planned.file
+        if self._only_counted:
+            fields = self._in_file(self._only_counted)
+            for _, batch in read_batches(file, self._parquet, fields, row_groups=self._splice.groups):
+                self._statistics.add_values(batch, self._only_counted)
         ends = set(row_group_starts(self._parquet)[1:])
         batches = read_batches(file, self._parquet, self._in_file(self._read.names), row_groups=self._splice.groups)
         for start, batch in batches:

@@ -236,6 +236,17 @@ def test_long_new_values_are_not_gathered_for_a_whole_row_group(tmp_path: Path) 
     assert sorted((file.num_records, file.num_kept) for file in found) == [(60, None), (140, None)]
 
 
+def test_long_texts_that_stay_are_counted_without_being_held_for_a_whole_row_group(tmp_path: Path) -> None:
+    """A footer has no bounds of texts of more than 4 KiB."""
+    texts = pa.array(["a" * 100_000, "b" * 100_000] * 800)
+    old = pa.table({"id": range(1_600), "text": texts})
+    pq.write_table(old, tmp_path / "old.parquet")
+    (file,) = ran(tmp_path, values_of(id=3), [7], schema=old.schema)
+    assert file.num_kept == 1_599
+    assert chunks(tmp_path / "table" / file.store_path, "text") == chunks(tmp_path / "old.parquet", "text")
+    assert file.stats == file_statistics(content(tmp_path, file))
+
+
 def test_a_chunk_is_longer_than_an_old_writer_counts(tmp_path: Path) -> None:
     """Before version 1.2.9, parquet-mr left the header of the dictionary out of the size: Arrow reads further."""
     old = rows(300).select(["id", "text", "flag"])
