@@ -783,9 +783,9 @@ FAULTS = (
     Fault(
         name="sum-that-wraps-around",
         breaks="a sum that does not fit in its type is a wrong number, where Spark raises an error",
-        file="airflow_txlog/sql/computations.py",
-        old="    return pc.add_checked(left, right)\n",
-        new="    return pc.add(left, right)\n",
+        file="airflow_txlog/sql/evaluation.py",
+        old="dates.moving(pc.add_checked, 1)",
+        new="dates.moving(pc.add, 1)",
         tests=(CLAUSES,),
     ),
     Fault(

@@ -61,12 +61,12 @@ def converted(value: Value, kind: pa.DataType) -> Value:
         return value.cast(INSTANT).cast(INT64).cast(WALL_TIME).cast(DATE)
     if given == DATE:
         days = value.cast(INT32)
-        _check(pc.and_(pc.less_equal(days, _LAST_DAY), pc.greater_equal(days, _FIRST_DAY)), "a year of five digits")
+        check(pc.and_(pc.less_equal(days, LAST_DAY), pc.greater_equal(days, FIRST_DAY)), "a year of five digits")
     return value.cast(kind)
 
 
 # Of the years 1 to 9999.
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 
 
 def _decimal_as(value: Value, given: pa.DataType, kind: pa.DataType) -> Value:
@@ -97,7 +97,7 @@ def _with_scale(array: pa.Array, precision: int, scale: int) -> pa.Array:
     return pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
 
 
-def _check(holds: Value, what: str) -> None:
+def check(holds: Value, what: str) -> None:
     """Raise ForSpark unless the condition is true of every value that is not null."""
     if not pc.all(holds, min_count=0).as_py():
         raise ForSpark(what)
@@ -168,20 +168,8 @@ def null_if(value: Value, other: Value) -> Value:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def plus(left: Value, right: Value) -> Value:
-    if left.type == DATE:
-        return pc.add_checked(left.cast(INT32), right).cast(DATE)
-    return pc.add_checked(left, right)
-
-
-def minus(left: Value, right: Value) -> Value:
-    if left.type == DATE:
-        return pc.subtract_checked(left.cast(INT32), right).cast(DATE)
-    return pc.subtract_checked(left, right)
-
-
 def quotient(left: Value, right: Value) -> Value:
-    _check(pc.not_equal(right, 0.0), "a division by zero")
+    check(pc.not_equal(right, 0.0), "a division by zero")
     return pc.divide(left, right)
 
 
@@ -227,7 +215,7 @@ def _double_rounded(number: Value, places: int) -> Value:
     scaled = pc.multiply(size, power)
     is_small = pc.less(scaled, _MOST_EXACT)
     # NaN, infinities, and numbers without a fraction, are their own results.
-    _check(pc.or_(is_small, pc.or_(pc.is_nan(size), pc.greater_equal(size, 2.0**52))), "a number of many digits")
+    check(pc.or_(is_small, pc.or_(pc.is_nan(size), pc.greater_equal(size, 2.0**52))), "a number of many digits")
     below = pc.floor(scaled)
     halfway = pc.divide(pc.add(pc.multiply(below, 2.0), 1.0), 2.0 * power)
     whole = pc.if_else(pc.greater_equal(size, halfway), pc.add(below, 1.0), below)
@@ -298,7 +286,7 @@ def in_case(of_ascii: Callable[[Value], Value], change: Callable[[Value], Value]
             return of_ascii(text)
         array = text if isinstance(text, pa.Array) else pa.array([text.as_py()], TEXT)
         others = array.filter(pc.invert(pc.string_is_ascii(array)))
-        _check(
+        check(
             pc.invert(pc.match_substring_regex(others, _OF_OTHER_CASE)), "letters of which Java may know another case"
         )
         # Arrow would read characters of too many bytes.
@@ -314,82 +302,6 @@ def _has_small_bytes(text: Value) -> bool:
     if data is None:
         return False
     return bool(pc.greater_equal(pc.min(pa.Array.from_buffers(pa.int8(), data.size, [None, data])), 0).as_py())
-
-
-# --- dates ------------------------------------------------------------------------------------------------------------
-
-# Days from 0000-03-01 of a year before all dates to 1970-01-01, and that year; a cycle of 400 years has 146,097 days.
-_CYCLES = 15_000
-_START = 719_468 + 146_097 * _CYCLES
-
-
-def date_parts(date: pa.Array) -> dict[str, pa.Array]:
-    """Return year, month and day. Arrow's own are wrong beyond the year 32,767."""
-    # Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days. No operand is negative.
-    add, subtract, times, by = pc.add, pc.subtract, pc.multiply, pc.divide
-    days = add(aligned(date, DATE).cast(pa.int32()).cast(pa.int64()), _START)
-    cycle = by(days, 146_097)
-    of_cycle = subtract(days, times(cycle, 146_097))
-    leap = subtract(subtract(by(of_cycle, 36_524), by(of_cycle, 1_460)), by(of_cycle, 146_096))
-    year = by(add(of_cycle, leap), 365)
-    of_year = subtract(of_cycle, subtract(add(times(year, 365), by(year, 4)), by(year, 100)))
-    # Months count from March.
-    month = by(add(times(of_year, 5), 2), 153)
-    is_next_year = pc.greater_equal(month, 10)
-    return {
-        "year": add(add(subtract(year, 400 * _CYCLES), times(cycle, 400)), is_next_year.cast(pa.int64())),
-        "month": pc.if_else(is_next_year, subtract(month, 9), add(month, 3)),
-        "day": add(subtract(of_year, by(add(times(month, 153), 2), 5)), 1),
-    }
-
-
-# Days of the years -9999 to 9999, for which Arrow's calendar is right.
-_NEAR_DAYS = 4_371_587, 2_932_896
-
-
-def part_of_date(name: str) -> Callable[[Value], Value]:
-    near: Callable[[Value], Value] = getattr(pc, name)
-
-    def compute(date: Value) -> Value:
-        date = aligned(date, DATE)
-        ends = pc.min_max(date.cast(INT32))
-        first, last = ends["min"].as_py(), ends["max"].as_py()
-        is_near = first is None or (-_NEAR_DAYS[0] <= first and last <= _NEAR_DAYS[1])
-        return (near(date) if is_near else date_parts(date)[name]).cast(INT32)
-
-    return compute
-
-
-# Units of date_trunc(), by Spark's names, as Arrow calls them.
-_UNITS = {
-    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
-    **dict.fromkeys(("month", "mon", "mm"), "month"),
-    **dict.fromkeys(("day", "dd"), "day"),
-    **{unit: unit for unit in ("quarter", "week", "hour", "minute", "second", "millisecond", "microsecond")},
-}
-TRUNCATED = frozenset(_UNITS)
-"""The units, in lower case, to which date_trunc() is known to truncate."""
-
-
-def truncated(unit: pa.Scalar, moment: Value) -> Value:
-    """Return the start, in UTC, of the unit of time in which a moment lies."""
-    wall = _wall_time_in_utc(moment)
-    return pc.floor_temporal(wall, unit=_UNITS[unit.as_py().lower()]).cast(INSTANT)
-
-
-def part_of_time(name: str) -> Callable[[Value], Value]:
-    part: Callable[[Value], Value] = getattr(pc, name)
-    return lambda moment: part(_wall_time_in_utc(moment)).cast(INT32)
-
-
-def _wall_time_in_utc(moment: Value) -> Value:
-    days = pc.divide(moment.cast(INSTANT).cast(INT64), 86_400_000_000)
-    _check(pc.and_(pc.less_equal(days, _LAST_DAY), pc.greater_equal(days, _FIRST_DAY)), "a year of five digits")
-    return moment.cast(INSTANT).cast(INT64).cast(WALL_TIME)
-
-
-def days_between(end: Value, start: Value) -> Value:
-    return pc.subtract_checked(end.cast(INT32), start.cast(INT32))
 
 
 # --- structs ----------------------------------------------------------------------------------------------------------

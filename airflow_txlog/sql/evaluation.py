@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.sql import computations as compute
+from airflow_txlog.sql import dates
 from airflow_txlog.sql import operand_types as types
 from airflow_txlog.sql.computations import ForSpark, aligned
 from airflow_txlog.sql.expression import Call, Column, Converted, Expression, Literal, Values, described, parts_of
@@ -142,12 +143,12 @@ def _part(part: Callable[..., pa.Array]) -> Known:
 
 
 def _date_part(name: str) -> Known:
-    return Known(compute=compute.part_of_date(name), signature=_DATE_TO_INT, in_utc=True)
+    return Known(compute=dates.part_of_date(name), signature=_DATE_TO_INT, in_utc=True)
 
 
 def _time_part(name: str) -> Known:
     signature = types.of(INT32, INSTANT)
-    return Known(compute=compute.part_of_time(name), signature=signature, in_utc=True, may_fail=True)
+    return Known(compute=dates.part_of_time(name), signature=signature, in_utc=True, may_fail=True)
 
 
 _COALESCE = Known(compute=pc.coalesce, signature=types.one_of, arity=_ANY)
@@ -162,8 +163,9 @@ _SUBSTRING = Known(
     arity=range(2, 4),
     may_fail=True,
 )
+_PLUS, _MINUS = dates.moving(pc.add_checked, 1), dates.moving(pc.subtract_checked, -1)
 _DAYS_LATER = types.of(DATE, DATE, INT32)
-_DAYS_BETWEEN = Known(compute=compute.days_between, signature=types.of(INT32, DATE, DATE), arity=_TWO, may_fail=True)
+_DAYS_BETWEEN = Known(compute=dates.days_between, signature=types.of(INT32, DATE, DATE), arity=_TWO, may_fail=True)
 
 KNOWN: dict[str, Known] = {
     "and": Known(compute=compute.all_true, signature=types.conditions),
@@ -188,8 +190,8 @@ KNOWN: dict[str, Known] = {
     "coalesce()": _COALESCE,
     "ifnull()": _NVL,
     "nvl()": _NVL,
-    "+": Known(compute=compute.plus, signature=types.sums, may_fail=True),
-    "-": Known(compute=compute.minus, signature=types.sums, may_fail=True),
+    "+": Known(compute=_PLUS, signature=types.sums, may_fail=True),
+    "-": Known(compute=_MINUS, signature=types.sums, may_fail=True),
     "*": Known(compute=pc.multiply_checked, signature=types.products, may_fail=True),
     "/": Known(compute=compute.quotient, signature=types.quotients, may_fail=True),
     "%": Known(compute=compute.remainder, signature=types.remainders, may_fail=True),
@@ -221,14 +223,14 @@ KNOWN: dict[str, Known] = {
     "second()": _time_part("second"),
     "to_date()": Known(compute=lambda date: date, signature=types.of(DATE, DATE), in_utc=True),
     "date_trunc()": Known(
-        compute=compute.truncated,
-        signature=types.truncated(compute.TRUNCATED),
+        compute=dates.truncated,
+        signature=types.truncated(dates.TRUNCATED),
         arity=_TWO,
         in_utc=True,
         may_fail=True,
     ),
-    "date_add()": Known(compute=compute.plus, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
-    "date_sub()": Known(compute=compute.minus, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
+    "date_add()": Known(compute=_PLUS, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
+    "date_sub()": Known(compute=_MINUS, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
     "datediff()": _DAYS_BETWEEN,
     "named_struct()": Known(compute=compute.struct_of, signature=types.named_struct, arity=_ANY),
 }

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Span: TypeAlias = tuple[int, int]
 """The first token of a part of a text, and the one after its last."""
 
+OF_INTERVALS = "interval "
+"""What begins the target of a cast that is an INTERVAL of one whole number: `interval day`, with the unit."""
+
 _NOWHERE: Span = (0, 0)
 _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -68,11 +71,18 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """`CAST(operand AS type)` in any spelling, `DATE '…'` included. `target` is the type in lower case."""
+    """`CAST(operand AS type)` in any spelling, `DATE '…'` and `INTERVAL 1 DAY` included.
+
+    `target` is the type in lower case.
+    """
 
     operand: Expression
     target: str
     span: Span = field(default=_NOWHERE, compare=False)
+
+    @property
+    def is_interval(self) -> bool:
+        return self.target.startswith(OF_INTERVALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,8 @@ def described(node: Expression) -> str:
             return "CASE"
         case Call(operator):
             return f"the function {operator}" if node.is_function else f"the operator {operator}"
+        case Cast() if node.is_interval:
+            return "INTERVAL"
         case Cast() | Converted():
             return "a cast"
         case Name():

@@ -20,6 +20,9 @@ from airflow_txlog.sql.expression import Expression
 BOOL, INT32, INT64, DOUBLE, FLOAT = pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.float32()
 TEXT, BINARY, DATE, VOID = pa.string(), pa.binary(), pa.date32(), pa.null()
 INSTANT, WALL_TIME = pa.timestamp("us", "UTC"), pa.timestamp("us")
+# Intervals, which differ in the types that Spark gives to their sums: of months and years, of days and weeks, of time.
+MONTHS, DAYS, DURATION = pa.month_day_nano_interval(), pa.duration("s"), pa.duration("us")
+DAY_US = 86_400_000_000
 # The digits that Spark gives an integer beside a decimal.
 INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, INT32: 10, INT64: 20}
 _INTEGERS = tuple(INTEGER_DIGITS)
@@ -235,7 +238,11 @@ def _numbers(
 
 
 def sums(left: Typed, right: Typed) -> Signature | None:
-    """Return the signature of + and -. Source: Spark, Add.resultDecimalType."""
+    """Return the signature of + and -. Source: Spark, Add.resultDecimalType, BinaryArithmeticWithDatetimeResolver."""
+    # A time added to a date makes a timestamp of it, in the session's zone.
+    is_moved = left.type in (DATE, INSTANT, WALL_TIME) and right.type in (MONTHS, DAYS)
+    if is_moved or (left.type in (INSTANT, WALL_TIME) and right.type == DURATION):
+        return Signature((left.type, right.type), left.type)
     if left.type == DATE and right.type in INTEGER_DIGITS and right.type != INT64:
         return Signature((DATE, INT32), DATE)
     return _numbers(

@@ -10,10 +10,21 @@ tests/engine/table/predicate/test_differential.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_txlog.sql.expression import Call, Cast, Expression, Literal, Name, Opaque, Parameter, is_deeper
+from airflow_txlog.sql.expression import (
+    OF_INTERVALS,
+    Call,
+    Cast,
+    Expression,
+    Literal,
+    Name,
+    Opaque,
+    Parameter,
+    is_deeper,
+)
 from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token, words
 
 # Operators between two values, and how tightly they bind.
@@ -42,6 +53,7 @@ _UNITS = words(
 )
 # Literals that are a word and a text.
 _TYPED = words("date time timestamp timestamp_ltz timestamp_ntz")
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 # A function of a type's name is a cast to that type.
 _CASTS = words("boolean tinyint smallint int bigint float double date timestamp string binary")
 # Their first argument may be a unit of time, unless there are two.
@@ -358,6 +370,12 @@ class _Parser:
                 self.at += 1
             if self._next().symbol == "-" and self._word(2) not in _UNITS:
                 break
+        given = self.tokens[start + 1 : self.at]
+        is_negative = given[0].symbol == "-"
+        match given[is_negative:]:
+            case [count, unit] if count.doubt is None and _WHOLE.fullmatch(count.text) and unit.word in _UNITS:
+                text = str(-int(count.text) if is_negative else int(count.text))
+                return Cast(Literal("string", text), f"{OF_INTERVALS}{unit.word.removesuffix('s')}", (start, self.at))
         return Opaque("INTERVAL", (start, self.at))
 
     def _type(self) -> str:

@@ -423,7 +423,8 @@ def _dies(*_: Any) -> bool:
         ("v RLIKE 'a'", False),
         ("v = 'unclosed", False),
         ("s.v", True),
-        ("v + INTERVAL 1 DAY", False),
+        ("v + INTERVAL 1 DAY", True),
+        ("v + INTERVAL '1 2' DAY TO HOUR", False),
     ],
 )
 def test_texts_that_are_likely_plain_are_tried_in_a_process_of_their_own(text: str, expected: bool) -> None:

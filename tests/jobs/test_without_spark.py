@@ -24,8 +24,8 @@ from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, REMOTE_FILE_BYTES, SMALL_JOB, USUAL, Limits, weight_of
-from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, rows, run
-from tests.helpers.rows import bag, make_table, stage
+from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
+from tests.helpers.rows import append, bag, make_table, stage
 from tests.helpers.specs import job_spec
 
 # Runs the job of a description as its process does, and says on standard error what of this was imported.
@@ -234,6 +234,35 @@ def test_a_delete_by_a_plain_predicate_needs_no_spark(tmp_path: Path) -> None:
     assert ids(table) == [0, 2]
     committed(run_job(spec_of(table, arguments={"predicate": "id >= 0"}), None))
     assert ids(table) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "predicate"),
+    [
+        ("seen", "seen < current_timestamp() - INTERVAL 30 DAYS"),
+        ("seen", "seen < current_date - INTERVAL '1' MONTH"),
+        ("seen", "now() - INTERVAL 720 HOURS > seen"),
+        ("day", "day < current_date() - INTERVAL 30 DAYS"),
+    ],
+)
+def test_a_delete_of_old_rows_needs_no_spark_and_reads_no_file_of_young_ones(
+    tmp_path: Path, column: str, predicate: str
+) -> None:
+    now = dt.datetime.now(dt.UTC)
+    ages = [[50, 45], [40, 10], [5, 0]]
+    times = [pa.array([now - dt.timedelta(days=age) for age in each], AT) for each in ages]
+    columns = [each.cast(pa.date32()) if column == "day" else each for each in times]
+    data = [pa.table({column: values, "id": age}) for values, age in zip(columns, ages, strict=True)]
+    table = make_table(tmp_path / "t", *data[:2])
+    old = live_files(table)
+    append(table, data[2])
+    (young,) = (tmp_path / "t" / path for path in live_files(table) - old)
+    content = young.read_bytes()
+    young.write_bytes(b"")
+    result = committed(run_job(spec_of(table, arguments={"predicate": predicate}), None))
+    young.write_bytes(content)
+    assert sorted(ids(table)) == [0, 5, 10]
+    assert [result.metrics[name] for name in ("numDeletedRows", "numRemovedFiles", "numAddedFiles")] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,13 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_txlog.contract.operations.records import COMPUTED
-from airflow_txlog.engine.table.predicate.binding import ColumnBinder, NotPlain, columns_in, plain_expression
+from airflow_txlog.engine.table.predicate.binding import (
+    ColumnBinder,
+    NotPlain,
+    columns_in,
+    plain_condition,
+    plain_expression,
+)
 from airflow_txlog.engine.table.schema.schema import delta_type
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.errors import InvalidInput
@@ -29,7 +35,7 @@ from airflow_txlog.sql import computations
 from airflow_txlog.sql.evaluation import KNOWN, may_be_left_to_spark, values_of
 from airflow_txlog.sql.operand_types import Typed
 from airflow_txlog.sql.sql_text import sql_text
-from tests.engine.table.predicate.examples import COLUMNS, ROWS, SCHEMA
+from tests.engine.table.predicate.examples import COLUMNS, ROWS, SCHEMA, TIMES
 from tests.engine.table.predicate.spark_oracle import VIEW, make_view
 from tests.helpers.depth import depth
 
@@ -62,6 +68,7 @@ _MOMENTS = {
     f"at{number}": dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=value)
     for number, value in enumerate(COLUMNS["tim"][1])
 }
+_AT = {"at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC)}
 
 
 def _constant(name: str, draw: random.Random) -> str:
@@ -197,10 +204,17 @@ def _spark_values(spark: SparkSession, texts: list[tuple[str, list[int]]]) -> li
     return [table.column(f"c{number}").combine_chunks() for number in range(len(texts))]
 
 
-def _compare(spark: SparkSession, ansi: str, texts: Iterator[Iterator[str]], count: int, tried: int = 3000) -> None:
+def _compare(
+    spark: SparkSession,
+    ansi: str,
+    texts: Iterator[Iterator[str]],
+    count: int,
+    tried: int = 3000,
+    **more: str,
+) -> None:
     """Compare so many texts of each kind of those that are bound here, out of the first ones that are `tried`."""
     # Texts share a statement here: Spark would compute `(x * 3) * y` once with `(x * y) * 3`, which rounds differently.
-    settings = {"spark.sql.ansi.enabled": ansi, "spark.sql.subexpressionElimination.enabled": "false"}
+    settings = {"spark.sql.ansi.enabled": ansi, "spark.sql.subexpressionElimination.enabled": "false", **more}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -246,6 +260,63 @@ def test_every_cast_computes_what_spark_computes(spark: SparkSession, ansi: str)
     casts = [f"CAST({column} AS {target})" for column in COLUMNS for target in targets]
     casts += [f"TRY_CAST({column} AS int)" for column in ("lng", "dbl", "dec")]
     _compare(spark, ansi, iter([iter(casts)]), len(casts))
+
+
+_COUNTS = [0, 1, 2, 7, 11, 12, 13, 29, 30, 31, 365, 1200, 48_000, 106_751_991, 106_751_992, 178_956_971, 2**31, 2**62]
+_UNITS_OF_INTERVALS = ["year", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"]
+_UNITS_OF_INTERVALS += ["quarter", "nanosecond", "day to second", "dayofyear", ""]
+
+
+def _sums_with_intervals(draw: random.Random) -> Iterator[str]:
+    while True:
+        name = draw.choice(["dat", "tim", "ntz", "tim", "dat", "str", "int", "NULL"])
+        left = draw.choice([name, name, "DATE '2024-03-31'", f":at{draw.randrange(len(TIMES))}"])
+        unit = draw.choice(_UNITS_OF_INTERVALS)
+        count = draw.choice(_COUNTS) if draw.random() < 0.7 else draw.randrange(2000)
+        unit = draw.choice([unit, unit.upper(), f"{unit}s"])
+        forms = ["{}", "-{}", "- {}", "'{}'", "'-{}'", "-'{}'", "-'-{}'", "'+0{}'", "' {}'", "{}.5", "'{}.0'", "{}L"]
+        interval = f"INTERVAL {draw.choice(forms).format(count)} {unit}"
+        found = f"{left} {draw.choice('+-')} {draw.choice([interval, f'({interval})'])}"
+        found = draw.choice([found] * 6 + [f"{interval} + {left}", f"{interval} - {left}", f"{found} {interval[8:]}"])
+        yield draw.choice([found, found, f"{name} < {found}", f"{found} >= {name}", f"{found} - INTERVAL 1 DAY"])
+
+
+@pytest.mark.parametrize(("ansi", "legacy"), [("true", "false"), ("false", "false"), ("true", "true")])
+def test_intervals_move_dates_and_moments_as_in_spark(spark: SparkSession, ansi: str, legacy: str) -> None:
+    """With `spark.sql.legacy.interval.enabled` too, with which Spark has intervals of another type."""
+    texts = _sums_with_intervals(random.Random(f"intervals {ansi} {legacy}"))
+    count = depth(200, 1_000, 4_000)
+    _compare(spark, ansi, iter([texts]), count, tried=count * 8, **{"spark.sql.legacy.interval.enabled": legacy})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dat - INTERVAL 12 HOURS",
+        "dat + INTERVAL 0 SECONDS",
+        "str - INTERVAL 1 DAY",
+        "int - INTERVAL 1 DAY",
+        "INTERVAL 1 DAY",
+        "INTERVAL 1 DAY IS NULL",
+        "coalesce(INTERVAL 1 DAY, INTERVAL 2 DAYS)",
+        "INTERVAL 1 DAY - INTERVAL 1 DAY",
+        "INTERVAL 1 DAY + dat",
+        "tim - INTERVAL 1 DAY 2 HOURS",
+        "tim - INTERVAL '1 02:03:04' DAY TO SECOND",
+        "tim - CAST('1' AS INTERVAL DAY)",
+        "tim - :at0 * INTERVAL 1 DAY",
+        "tim - INTERVAL :at0 DAYS",
+    ],
+)
+def test_another_use_of_an_interval_is_left_to_spark(text: str) -> None:
+    assert _bound(text) is None
+
+
+@pytest.mark.parametrize(("zone", "is_plain"), [("UTC", True), ("America/New_York", False), ("+01:00", False)])
+def test_a_day_of_a_moment_is_one_of_utc(zone: str, is_plain: bool) -> None:
+    assert isinstance(plain_condition("tim - INTERVAL 1 DAY < :at", SCHEMA, _AT, time_zone=zone), str) is not is_plain
+    assert isinstance(plain_condition("tim < :at - INTERVAL 1 DAY", SCHEMA, _AT, time_zone=zone), str) is not is_plain
+    assert not isinstance(plain_condition("dat - INTERVAL 1 DAY < '2024-01-01'", SCHEMA, {}, time_zone=zone), str)
 
 
 def _beside_spark(spark: SparkSession, values: pa.Array, kind: str, texts: list[str]) -> None:

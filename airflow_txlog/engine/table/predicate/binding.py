@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -30,8 +30,10 @@ from airflow_txlog.engine.table.schema.types import (
     StructType,
 )
 from airflow_txlog.sql.computations import ForSpark
+from airflow_txlog.sql.dates import interval_of
 from airflow_txlog.sql.evaluation import Known, known_as
 from airflow_txlog.sql.expression import (
+    OF_INTERVALS,
     Call,
     Cast,
     Column,
@@ -44,7 +46,17 @@ from airflow_txlog.sql.expression import (
     columns_of,
     described,
 )
-from airflow_txlog.sql.operand_types import BOOL, DATE, INSTANT, TEXT, VOID, Typed, castable, holds, is_decimal
+from airflow_txlog.sql.operand_types import (
+    BOOL,
+    DATE,
+    INSTANT,
+    TEXT,
+    VOID,
+    Typed,
+    castable,
+    holds,
+    is_decimal,
+)
 from airflow_txlog.sql.sql_text import sql_text
 
 # A list of 25,000 values.
@@ -163,6 +175,8 @@ class ColumnBinder:
         raise NotPlain("a parameter that is not bound")
 
     def _cast(self, node: Cast) -> Typed:
+        if node.is_interval:
+            raise NotPlain(described(node))
         target = _type_named(node.target)
         if isinstance(node.operand, Literal) and node.operand.kind == "string":
             if target is Primitive.TIMESTAMP:
@@ -195,7 +209,8 @@ class ColumnBinder:
         known = known_as(node)
         if known is None or (known.may_fail and not self.may_fail):
             raise NotPlain(described(node))
-        operands = [self.operand(each) for each in node.operands]
+        is_sum = node.operator in ("+", "-")
+        operands = [_interval(each) if is_sum and _is_interval(each) else self.operand(each) for each in node.operands]
         if node.operator in _COMPARING:
             if node.operator != "in" and {each.type for each in operands if not each.is_constant} == {INSTANT}:
                 operands = [self._instant(each) for each in operands]
@@ -205,6 +220,9 @@ class ColumnBinder:
         if known.in_utc and any(each.type == INSTANT for each in operands):
             self._check_utc()
             signature = signature or known.typed(operands := [self._date_in_utc(each) for each in operands])
+        if is_sum and operands[0].type == INSTANT:
+            # Days are those of the session's zone, also the 24 hours of INTERVAL 36 HOURS.
+            self._check_utc()
         if signature is not None and node.operator == "like" and not is_plain_pattern(operands[1].constant):
             raise NotPlain("a LIKE pattern with another wildcard than %")
         if signature is None:
@@ -216,7 +234,7 @@ class ColumnBinder:
         converted = tuple(self._converted(operand, kind) for operand, kind in pairs)
         if any(map(columns_of, converted)):
             return Typed(Call(node.operator, converted), signature.result)
-        return Typed(_folded(known, converted, signature.result), signature.result)
+        return _result(_folded(known, converted, signature.result), signature.result)
 
     def _instant(self, operand: Typed) -> Typed:
         """Return a constant text or date as the timestamp that Spark makes of it; another operand as it is."""
@@ -232,7 +250,7 @@ class ColumnBinder:
 
     def _check_utc(self) -> None:
         if self.time_zone is None or fixed_zone(self.time_zone) != datetime.UTC:
-            raise NotPlain("a part of a timestamp in another time zone than UTC")
+            raise NotPlain("a day or a part of a timestamp in another time zone than UTC")
 
     def _date_in_utc(self, operand: Typed) -> Typed:
         """Return the date of a timestamp in a session in UTC; another operand as it is. Raises NotPlain."""
@@ -269,18 +287,40 @@ def _array_of(constants: Sequence[Typed], kind: pa.DataType) -> pa.Array:
     return array_of(plain, delta_type(kind, "")) if is_same else pa.array(plain, kind)
 
 
-def folded(node: Expression, parameters: Mapping[str, object]) -> Constant:
+def folded(node: Expression, parameters: Mapping[str, object], time_zone: str) -> Constant:
     """Return the value of an expression without columns. Raises NotPlain."""
-    found = ColumnBinder(columns_in(StructType(())), parameters).operand(node)
+    found = ColumnBinder(columns_in(StructType(())), parameters, time_zone=time_zone).operand(node)
     if not isinstance(found.expression, Values):
         raise NotPlain(described(node))
-    array = found.expression.array
+    value, kind = _plain_value(found.expression), delta_type(found.type, "")
+    return constants.NULL if value is None or not isinstance(kind, Primitive | DecimalType) else Constant(kind, value)
+
+
+def _plain_value(values: Values) -> Any:
+    array = values.array
     if pa.types.is_temporal(array.type):
         array = array.cast(pa.int32() if pa.types.is_date(array.type) else pa.int64())
-    kind = delta_type(found.type, "")
-    if array.null_count or not isinstance(kind, Primitive | DecimalType):
-        return constants.NULL
-    return Constant(kind, array[0].as_py())
+    return array[0].as_py()
+
+
+def _result(values: Values, kind: pa.DataType) -> Typed:
+    """Return the result of an operation on constants. Spark compares a day or an instant as it does a literal."""
+    if kind in (DATE, INSTANT):
+        return Typed(values, kind, is_constant=True, constant=_plain_value(values))
+    return Typed(values, kind)
+
+
+def _is_interval(node: Expression) -> bool:
+    return isinstance(node, Cast) and node.is_interval
+
+
+def _interval(node: Expression) -> Typed:
+    assert isinstance(node, Cast)
+    assert isinstance(node.operand, Literal)
+    found = interval_of(int(node.operand.text), node.target.removeprefix(OF_INTERVALS))
+    if found is None:
+        raise NotPlain(described(node))
+    return Typed(Values(found), found.type)
 
 
 def _operand_of(constant: Constant, node: Expression) -> Typed:

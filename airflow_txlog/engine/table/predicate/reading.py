@@ -109,13 +109,13 @@ class _LeafReader:
                 return constants.bound(name, self.parameters[name], self.sql)
             case Cast(operand, target):
                 if target not in constants.CAST_TARGETS:
-                    raise OutsideGrammar("a cast")
+                    raise OutsideGrammar(described(node))
                 return constants.cast(self._constant(operand), constants.CAST_TARGETS[target], self.time_zone)
             case Name() if not is_special(node):
                 raise OutsideGrammar("a column where a constant should stand")
             case Call() if known_as(node) is not None:
                 try:
-                    return folded(node, self.parameters)
+                    return folded(node, self.parameters, self.time_zone)
                 except NotPlain:
                     raise OutsideGrammar(described(node)) from None
         raise OutsideGrammar(described(node))

@@ -6,6 +6,7 @@ the same rows, over files of one and of two rows with exact statistics, and over
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import re
 from collections import Counter
@@ -22,7 +23,7 @@ from airflow_txlog.errors import InvalidInput, InvalidPredicate
 from airflow_txlog.sql.evaluation import passing
 from airflow_txlog.sql.expression import columns_of
 from tests.engine.table.predicate.examples import NAMES, ROWS, SCHEMA, files_of_partitions, files_with_statistics
-from tests.engine.table.predicate.generator import TIME_COLUMNS, Case, Generator, foreign_cases
+from tests.engine.table.predicate.generator import COMPARISONS, TIME_COLUMNS, Case, Generator, foreign_cases
 from tests.engine.table.predicate.spark_oracle import answers, make_view, parsed
 from tests.engine.table.predicate.tables import is_decided
 from tests.helpers.depth import depth
@@ -153,6 +154,28 @@ def test_a4_a_column_beside_any_constant_never_contradicts_spark(view: SparkSess
     tally.run(view, foreign_cases(3, depth(16, 150)), batch=4)
     print(dict(tally.counts))
     assert tally.counts["evaluated"] >= depth(4, 50)
+
+
+def _beside_interval(draw: random.Random) -> Case:
+    day, at = dt.date(2024, 3, draw.randrange(8, 31)), dt.datetime(2024, 3, 10, draw.randrange(24), 30, tzinfo=dt.UTC)
+    literals = [f"DATE '{day}'", "TIMESTAMP '2024-03-10 06:59:59.999999'", "DATE '9999-12-31'"]
+    constant = draw.choice([":day", ":at", *literals])
+    unit = draw.choice(["MONTHS", "DAYS", "DAYS", "HOURS", "SECONDS", "YEAR", "WEEK"])
+    moved = f"{constant} {draw.choice('+-')} INTERVAL {draw.randrange(40)} {unit}"
+    text = f"{draw.choice(TIME_COLUMNS)} {draw.choice(COMPARISONS)} {moved}"
+    if draw.random() < 0.2:
+        text = f"{draw.choice(TIME_COLUMNS)} NOT BETWEEN {moved} AND {constant}"
+    given = {name: value for name, value in (("day", day), ("at", at)) if f":{name}" in text}
+    return Case(text, given, expected=False)
+
+
+def test_a_constant_that_an_interval_moves_never_contradicts_spark(view: SparkSession) -> None:
+    tally, draw = Tally(), random.Random("intervals")
+    for zone in ("UTC", "America/New_York", "-03:30"):
+        tally.run(view, [_beside_interval(draw) for _ in range(depth(60, 300, 1500))], zone)
+    print(dict(tally.counts))
+    assert tally.counts["decided"] > 0.2 * tally.counts["evaluated"]
+    assert tally.counts["files pruned"] > 0.2 * tally.counts["files without a match"]
 
 
 def test_precedence_and_structure_are_read_as_spark_reads_them(view: SparkSession) -> None:
