@@ -32,7 +32,7 @@ _PAIR_BYTES = 64 * 1024 * 1024
 _ARRAY_BYTES = 2**31 - 1
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _ROW_PLACE, _KEY_PLACE = f"{RESERVED_PREFIX}row_place", f"{RESERVED_PREFIX}key_place"
-NEAR = 4
+NEAR = 16
 """Whole numbers are near each other if they are this part of all numbers between them: a place takes four bytes."""
 
 
