@@ -103,13 +103,18 @@ class Upload:
         self._is_discarded = False
 
     def write(self, data: Any) -> int:
-        """Append bytes. Raises the error of an earlier part, and FileExistsError as `Store.open_new` does."""
+        """Append bytes. Raises the error of an earlier part, and FileExistsError as `Store.open_new` does.
+
+        Bytes for a discarded file are ignored: a buffer of Arrow passes on what it holds when it is collected.
+        """
         view = memoryview(data).cast("B")
+        if self._is_discarded:
+            return len(view)
         self._size += len(view)
         start = 0
         while start < len(view):
             end = min(len(view), start + self._bucket.part_bytes - self._rest_bytes)
-            # Arrow writes bytes, in thousands of pieces, and its buffers may change after the call.
+            # Of Arrow these are bytes already. Its own buffers may change after the call.
             self._rest.append(data if type(data) is bytes and end - start == len(view) else bytes(view[start:end]))
             self._rest_bytes += end - start
             start = end
@@ -125,6 +130,9 @@ class Upload:
 
     def flush(self) -> None:
         """Do nothing: nothing is seen before it is published."""
+
+    def close(self) -> None:
+        """Do nothing: only `publish` and `discard` end the file."""
 
     def publish(self) -> int | None:
         """Make the object. Returns as `Bucket.put` does. Raises NameTaken if it must be new and the name is taken."""
@@ -161,6 +169,7 @@ class Upload:
 
     def drop(self) -> None:
         """Discard on another thread: the collector may run on one that holds a lock of the client."""
+        self._is_discarded = True
         if self._upload is not None:
             start_new_thread(self.discard, ())
 

@@ -45,6 +45,8 @@ DEADLINE_S = 60.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
 # How long the answer to a put shows the store's clock.
 _CLOCK_S = 10.0
+# What is gathered of a file before it is passed on.
+_BUFFERED_BYTES = 1024 * 1024
 
 _Answer = TypeVar("_Answer")
 
@@ -192,9 +194,12 @@ class ObjectStore(Store):
 
     def _output(self, path: str, *, if_absent: bool) -> Output:
         upload = Upload(self._bucket, self._key(path), self._repeated, if_absent=if_absent)
+        # Arrow writes a file in hundreds of pieces, and would wait for the interpreter at each.
+        sink = pa.BufferedOutputStream(pa.PythonFile(upload, mode="w"), _BUFFERED_BYTES)
 
         def publish() -> int | None:
             try:
+                sink.flush()
                 made_ms = upload.publish()
             except NameTaken as error:
                 raise self.os_error(errno.EEXIST, path) from error
@@ -204,7 +209,7 @@ class ObjectStore(Store):
                 self._made = (made_ms, self._clock.monotonic_s(), self._clock.now_ms())
             return made_ms
 
-        return Output(upload, publish=publish, discard=upload.discard, drop=upload.drop)
+        return Output(sink, publish=publish, discard=upload.discard, drop=upload.drop)
 
     def open_input(self, path: str) -> pa.NativeFile:
         bucket, key = self._to_read(path)
