@@ -27,10 +27,10 @@ from airflow_txlog.datafiles.parquet.rewriting import main_codec
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.row_ids import BASE_ROW_ID_CONSTANT, ROW_VERSION_CONSTANT
 from airflow_txlog.datafiles.staged_files import StagedFile, is_staged_name
-from airflow_txlog.datafiles.tasks.copies import FileTask
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
 from airflow_txlog.datafiles.tasks.small_files import fetched_ahead
+from airflow_txlog.datafiles.tasks.whole_files import FileTask, Publish, publishing
 from airflow_txlog.storage import Store
 
 # Small batches are joined before they are encoded: each costs a call for every column.
@@ -56,7 +56,7 @@ class CompactTask(FileTask):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from self.staged(batches, lambda planned: planned.segment, self._compacted)
 
-    def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> StagedFile | None:
+    def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> Publish:
         counts = [planned.file.num_records for planned in files]
         num_rows = sum(filter(None, counts)) if self.read_ahead and None not in counts else None
         output = _CompactedFile(self.layout, store, files[0], attempt, num_rows)
@@ -64,10 +64,11 @@ class CompactTask(FileTask):
         try:
             for batch in ahead(rows, 2) if self.read_ahead else rows:
                 output.write(batch)
-            return output.close()
+            output.end()
         except BaseException:
             output.abandon()
             raise
+        return publishing(output.close, output.abandon)
 
     def _rows(self, files: Sequence[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the scan, with the columns of the output."""
@@ -142,8 +143,13 @@ class _CompactedFile:
             )
         self._writer.write(batch)
 
+    def end(self) -> None:
+        """Encode the last rows."""
+        if self._writer is not None:
+            self._writer.end_row_group()
+
     def close(self) -> StagedFile | None:
-        """Return the staged file; None if there were no rows."""
+        """Publish the file and return it; None if there were no rows."""
         if self._writer is None:
             return None
         return self._writer.close(self._first.partition_values, segment=self._first.segment or 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from airflow_txlog.datafiles.parquet.splicing import ChunkMismatch
 from airflow_txlog.datafiles.parquet.whole_groups import GroupsWriter, add_statistics, split_groups, whole_groups
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.row_ids import RowIds
-from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE, StagedFile
+from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_FIELD, DELETE, UPDATE_PREIMAGE
 from airflow_txlog.datafiles.tasks.in_place import InPlace, MakeImages
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.row_values import NewImages
@@ -46,54 +46,16 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     CLAUSE_COLUMN,
     FileScan,
     Task,
-    error_record,
     records,
     task_numbers,
     use_one_thread,
     without_values,
     writing,
 )
-from airflow_txlog.errors import JobError, TxlogError
+from airflow_txlog.datafiles.tasks.whole_files import FileTask, Publish, in_advance, publishing
+from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import Limits
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileTask:
-    """Writes new files from planned ones, for a numbered range; one record a file."""
-
-    bins: Bins
-    layout: Layout
-
-    @property
-    def weight(self) -> int:
-        return self.bins.weight
-
-    def staged(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        key: Callable[[PlannedFile], Hashable],
-        stage: Callable[[list[PlannedFile], str, Store], StagedFile | None],
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records that `stage` returns for neighbouring files with equal keys; for a failure, the error."""
-        use_one_thread()
-        attempt = SYSTEM_CLOCK.unique_id()
-        store = self.layout.store.open()
-        planned_store = self.bins.store_beside(store)
-        for number in task_numbers(batches):
-            try:
-                planned = self.bins.files(number, planned_store)
-            except TxlogError as error:
-                yield error_record(error)
-                continue
-            for _, files in itertools.groupby(planned, key):
-                try:
-                    staged = stage(list(files), attempt, store)
-                except TxlogError as error:
-                    yield error_record(error)
-                    continue
-                if staged is not None:
-                    yield records([staged])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +75,8 @@ class CopyTask(FileTask):
         attempt: str,
         store: Store,
         look: Callable[[int, pa.RecordBatch], None] | None = None,
-    ) -> StagedFile | None:
-        """Return the copy of one file in `store`; None if no row is left. A failed copy leaves nothing.
+    ) -> Publish:
+        """Write the copy of one file in `store`. Return what publishes it. A failed copy leaves nothing.
 
         `look`: see `copy_without`.
         """
@@ -154,11 +116,13 @@ class CopyTask(FileTask):
                     copy_without(planned.file, parquet, leaving, writer, deleted, sorted(read), look, completed)
                 except ChunkMismatch as error:
                     raise corrupt_column(planned.file, error) from error
-            return writer.close(planned.partition_values, source=planned.index)
         except BaseException:
             if writer is not None:
                 writer.abandon()
             raise
+        return publishing(
+            functools.partial(writer.close, planned.partition_values, source=planned.index), writer.abandon
+        )
 
 
 def _lacking(schema: pa.Schema, layout: Layout) -> list[pa.Field]:
@@ -237,8 +201,12 @@ class ImageTask(CopyTask):
         attempt = SYSTEM_CLOCK.unique_id()
         with writing(self.layout, batches) as (writer, report):
             store = self.bins.store_beside(writer.store)
-            for number, images_of in self._work(batches, store):
-                yield from self._write_bin(number, attempt, store, images_of, writer)
+            work = self._work(batches, store)
+            written = (each for bin_work in work for each in self._write_bin(*bin_work, attempt, store, writer))
+            for publish in in_advance(written, writer.store):
+                staged = publish()
+                if staged is not None:
+                    yield records([staged])
         yield from report
 
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, MakeImages]]:
@@ -278,9 +246,9 @@ class ImageTask(CopyTask):
         )
 
     def _write_bin(
-        self, number: int, attempt: str, store: Store, images_of: MakeImages, writer: PartitionedWriter
-    ) -> Iterator[pa.RecordBatch]:
-        """Write the images of the bin's files; yield records of copies."""
+        self, number: int, images_of: MakeImages, attempt: str, store: Store, writer: PartitionedWriter
+    ) -> Iterator[Publish]:
+        """Write the images of the bin's files; yield what publishes copies."""
         scan, are_small = self._scan, functools.partial(self._is_small, writer.store.limits)
         for is_small, files in itertools.groupby(self.bins.files(number, store), are_small):
             if is_small:
@@ -295,20 +263,18 @@ class ImageTask(CopyTask):
 
     def _write_each(
         self, files: Iterator[PlannedFile], attempt: str, images_of: MakeImages, writer: PartitionedWriter
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Publish]:
         scan = self._scan
         for planned in files:
             in_place = self._in_place
             changed = None if in_place is None else in_place.changed(planned, images_of, attempt, writer.store)
             if changed is not None:
-                yield records([changed])
+                yield lambda staged=changed: staged  # type: ignore[misc]
             elif planned.is_copied:
                 # Each batch that the copy reads is filtered once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))
                 look = functools.partial(self._write, images_of, writer, planned, rows_of)
-                staged = self.copied(planned, attempt, writer.store, look)
-                if staged is not None:
-                    yield records([staged])
+                yield self.copied(planned, attempt, writer.store, look)
             else:
                 self._write(images_of, writer, planned, scan.rows_of, planned)
 

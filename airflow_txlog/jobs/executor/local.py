@@ -51,8 +51,11 @@ THREADS = 4
 
 
 def threads_for(root: str) -> int:
-    """Return how many bins to process at once: most tasks wait for their store, those of a local disk for a core."""
-    return min(THREADS, cores()) if scheme_of(root) == LOCAL else THREADS
+    """Return how many bins to process at once: one more than there are cores, if a task may wait for its store.
+
+    What a task reads and writes there is fetched and published by other threads. With more tasks they take turns.
+    """
+    return min(THREADS, cores() + (scheme_of(root) != LOCAL))
 
 
 class LocalExecutor:

@@ -1,0 +1,101 @@
+"""Tasks that write whole files: the next one is written while one is published, and a failed one leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_txlog.datafiles.deletion_vectors.positions import pack
+from airflow_txlog.datafiles.failures import TaskFailed
+from airflow_txlog.datafiles.parquet.writing import Layout
+from airflow_txlog.datafiles.staged_files import StagedFile
+from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.whole_files import Publish, in_advance, publishing
+from airflow_txlog.storage import LocalStore, StoreReference
+from airflow_txlog.storage.base import Output
+from tests.helpers.files import bins_of, plan_of_files
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_the_next_file_is_written_while_one_is_published_in_a_remote_store(tmp_path: Path, is_remote: bool) -> None:
+    store, second_is_written, log = LocalStore(str(tmp_path)), threading.Event(), []
+    store.is_remote = is_remote
+
+    def publish(number: int) -> StagedFile | None:
+        if is_remote and number == 1:
+            assert second_is_written.wait(30)
+        log.append(f"published {number}")
+        return None
+
+    def written() -> Iterator[Publish]:
+        for number in (1, 2):
+            log.append(f"written {number}")
+            if number == 2:
+                second_is_written.set()
+            yield lambda number=number: publish(number)  # type: ignore[misc]
+
+    for each in in_advance(written(), store):
+        each()
+    in_turn = ["written 1", "published 1", "written 2", "published 2"]
+    assert log == (["written 1", "written 2", "published 1", "published 2"] if is_remote else in_turn)
+
+
+def test_a_file_that_cannot_be_published_is_abandoned(tmp_path: Path) -> None:
+    abandoned: list[bool] = []
+
+    def close() -> StagedFile | None:
+        raise PermissionError("no access")
+
+    with pytest.raises(PermissionError):
+        publishing(close, lambda: abandoned.append(True))()
+    assert abandoned == [True]
+
+
+class SecondFails(LocalStore):
+    """A remote store that does not publish the second new file."""
+
+    is_remote = True
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.opened: list[str] = []
+
+    def open_new(self, path: str) -> Output:
+        self.opened.append(path)
+        output = super().open_new(path)
+        if len(self.opened) == 2:
+
+            def fail() -> int | None:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+            output._publish = fail
+        return output
+
+
+def test_a_file_written_in_advance_is_dropped_if_an_earlier_one_cannot_be_published(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for path in files:
+        pq.write_table(pa.table({"id": [1, 2]}), path)
+    store = SecondFails(str(tmp_path))
+    layout = Layout(store=StoreReference.of(store), schema=SCHEMA, partition_columns=(), job_id="job")
+    plan = plan_of_files(*({"path": path.name, "positions": pack([0])} for path in files))
+    task = CopyTask(bins=bins_of(tmp_path, plan), layout=layout)
+    told = []
+    with pytest.raises(TaskFailed, match="Permission denied"):
+        told += task(iter([pa.record_batch({"id": pa.array([0], pa.int64())})]))
+    (first,) = (json.loads(text)["path"] for batch in told for text in batch.column(0).to_pylist())
+    assert len(store.opened) == 3
+    # What nobody refers to any more is dropped.
+    gc.collect()
+    assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), first}
