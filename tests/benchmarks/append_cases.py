@@ -75,7 +75,7 @@ class AppendSide(RowSide):
         shutil.rmtree(self.folder, ignore_errors=True)
         self.events.link_table(self.table)
         if self.s3 is not None:
-            self.s3.clear()
+            self.s3.renew()
 
     @property
     def input(self) -> Path:

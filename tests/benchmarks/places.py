@@ -27,7 +27,7 @@ class S3Folder:
 
     def __init__(self, endpoint: str | None = None) -> None:
         """`endpoint`: that of a relay to the server."""
-        self.uri = s3.new_folder()
+        self._take_folder()
         given = s3.options()
         endpoint = endpoint or str(given["endpoint_url"])
         self.options: dict[str, Any] = {"endpoint_url": endpoint, "region": given["region"]}
@@ -38,7 +38,15 @@ class S3Folder:
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": given["region"],
         }
+
+    def _take_folder(self) -> None:
+        self.uri = s3.new_folder()
         self._prefix = self.uri.removeprefix(f"s3://{s3.BUCKET}/") + "/"
+
+    def renew(self) -> None:
+        """Delete all that is here, and take another folder: nobody makes a table anew while others write to it."""
+        self.clear()
+        self._take_folder()
 
     def put(self, folder: Path) -> None:
         """Copy the files of a local folder here."""

@@ -64,7 +64,7 @@ class RowSide:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.events.link_table(self.table, masking=self.masking)
         if self.s3 is not None:
-            self.s3.clear()
+            self.s3.renew()
             self.s3.put(self.table)
 
 
