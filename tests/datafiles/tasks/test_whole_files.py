@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.scan_and_write import report_of
 from airflow_txlog.datafiles.tasks.whole_files import Publish, in_advance, publishing
 from airflow_txlog.storage import LocalStore, StoreReference
 from airflow_txlog.storage.base import Output
@@ -63,20 +63,24 @@ def test_a_file_that_cannot_be_published_is_abandoned(tmp_path: Path) -> None:
 
 
 class SecondFails(LocalStore):
-    """A remote store that does not publish the second new file."""
+    """A remote store that does not publish the second new file, once the third is begun."""
 
     is_remote = True
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
-        self.opened: list[str] = []
+        self.opened = 0
+        self._third_is_opened = threading.Event()
 
     def open_new(self, path: str) -> Output:
-        self.opened.append(path)
+        self.opened += 1
         output = super().open_new(path)
-        if len(self.opened) == 2:
+        if self.opened == 3:
+            self._third_is_opened.set()
+        if self.opened == 2:
 
             def fail() -> int | None:
+                assert self._third_is_opened.wait(30)
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
             output._publish = fail
@@ -94,8 +98,8 @@ def test_a_file_written_in_advance_is_dropped_if_an_earlier_one_cannot_be_publis
     told = []
     with pytest.raises(TaskFailed, match="Permission denied"):
         told += task(iter([pa.record_batch({"id": pa.array([0], pa.int64())})]))
-    (first,) = (json.loads(text)["path"] for batch in told for text in batch.column(0).to_pylist())
-    assert len(store.opened) == 3
+    (first,) = (report_of(text) for batch in told for text in batch.column(0).to_pylist())
+    assert isinstance(first, StagedFile)
     # What nobody refers to any more is dropped.
     gc.collect()
-    assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), first}
+    assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), first.path}
