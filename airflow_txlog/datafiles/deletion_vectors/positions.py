@@ -42,6 +42,8 @@ POSITION_BITS = 40
 MAX_POSITION = (1 << 32) - 1
 _BITS = pa.scalar(POSITION_BITS, pa.int64())
 _ALL_BITS = pa.scalar((1 << POSITION_BITS) - 1, pa.int64())
+# The rows of a usual batch.
+_COUNTED_ONCE = 131_072
 
 # --- bitmaps --------------------------------------------------------------------------------------------------------
 
@@ -223,8 +225,19 @@ def addresses(file_index: int, start: int, length: int) -> pa.Array:
     """Return the addresses (int64) of `length` rows from position `start` on."""
     if length == 0:
         return pa.array([], pa.int64())
-    base = (file_index << POSITION_BITS) | start
-    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), length), start=pa.scalar(base - 1, pa.int64()))
+    # A sum takes a sixth of the time of a count.
+    ordinals = _counted(length) if length > _COUNTED_ONCE else _first_ordinals()[:length]
+    return pc.add(ordinals, pa.scalar((file_index << POSITION_BITS) | start, pa.int64()))
+
+
+@cache
+def _first_ordinals() -> pa.Int64Array:
+    return _counted(_COUNTED_ONCE)
+
+
+def _counted(length: int) -> pa.Int64Array:
+    """Return the numbers from 0 on."""
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), length), start=pa.scalar(-1, pa.int64()))
 
 
 def addresses_of(file_index: int, positions: pa.Array) -> pa.Array:

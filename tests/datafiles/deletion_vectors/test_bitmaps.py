@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.deletion_vectors.positions import covers, difference, encode_bitmap, occurring, union
+from airflow_txlog.datafiles.deletion_vectors.positions import (
+    addresses,
+    covers,
+    difference,
+    encode_bitmap,
+    occurring,
+    union,
+)
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.errors import CorruptDeletionVector
 from tests.datafiles.deletion_vectors.test_rows import SHAPES
@@ -32,6 +39,12 @@ def read(masked: RowPositions) -> list[int]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_bitmap_is_read_back_to_its_positions(shape: str) -> None:
     assert read(encoded(SHAPES[shape])) == SHAPES[shape]
+
+
+@pytest.mark.parametrize("length", [0, 1, 131_071, 131_072, 131_073])
+def test_addresses_are_consecutive_in_batches_of_any_length(length: int) -> None:
+    first = (3 << 40) + 7
+    assert addresses(3, 7, length).equals(pa.array(range(first, first + length), pa.int64()))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
