@@ -165,7 +165,7 @@ class TxlogOperator(NamedTableOperator):
         return {
             name: parameter_map(self.given(name), self.nullable_parameters)
             if name == "parameters"
-            else as_record_reads(kind, name, self.given(name))
+            else as_record_reads(kind.annotation, name, self.given(name))
             for name, kind in kinds_of(self.operation).items()
         }
 

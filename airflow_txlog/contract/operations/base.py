@@ -146,7 +146,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 found.append((name, text, sees))
                 return text
 
-            read(kind, getattr(self, name), name, keep)
+            if kind.has_texts:
+                read(kind, getattr(self, name), name, keep)
         return found
 
     def parts(self) -> Iterator[tuple[str, Part]]:

@@ -16,7 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -62,12 +62,46 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise InvalidJobSpec if the fields contradict each other."""
 
 
+class Kind:
+    """The type of a field, taken apart once: reading a job's few hundred values must not parse types again.
+
+    The `extra` of the type's `Meta` may have: `holds`, a condition on the value read; `sees`, of a SQL text;
+    `is_place`, of a text that names a file; `is_shown`, if a refusal may show a text.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        inner, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        self.inner: Any = inner
+        """The type without its notes."""
+        self.meta: msgspec.Meta | None = next((note for note in notes if isinstance(note, msgspec.Meta)), None)
+        self.extra: Mapping[str, Any] = (self.meta and self.meta.extra) or {}
+        self.least: int = (self.meta and self.meta.min_length) or 0
+        """The least length of a list or a mapping."""
+        self.origin = get_origin(inner)
+        is_union = self.origin in (Union, types.UnionType)
+        self.members: tuple[Kind, ...] = tuple(map(Kind, get_args(inner))) if is_union else ()
+        """The types of a union."""
+        self.items: tuple[Kind, ...] = tuple(map(Kind, get_args(inner))) if self.origin in (tuple, dict) else ()
+        """The type of a list's items, or those of a mapping's keys and values."""
+        self.takes_none: bool = inner is type(None) or any(member.takes_none for member in self.members)
+        self.is_part = isinstance(inner, type) and issubclass(inner, Part)
+        is_struct = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
+        self.is_record = dataclasses.is_dataclass(inner) or (is_struct and not self.is_part)
+
+    @cached_property
+    def has_texts(self) -> bool:
+        """Whether a value may have SQL texts."""
+        inside = kinds_of(self.inner).values() if self.is_part else (*self.members, *self.items)
+        return "sees" in self.extra or any(kind.has_texts for kind in inside)
+
+
 @cache
-def kinds_of(cls: type) -> dict[str, Any]:
+def kinds_of(cls: type) -> dict[str, Kind]:
     """Return the types of a record's fields by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else fields_of(cls)
-    return {name: hints[name] for name in names}
+    return {name: Kind(hints[name]) for name in names}
 
 
 @cache
@@ -94,63 +128,63 @@ def read_fields(record: Any, prefix: str = "", *, but: str = "") -> None:
             object.__setattr__(record, name, read(kind, getattr(record, name), f"{prefix}{name}"))
 
 
-def read(kind: Any, value: Any, place: str, change: Change | None = None) -> Any:
+def read(kind: Kind, value: Any, place: str, change: Change | None = None) -> Any:
     """Return the value as a field of type `kind` holds it, with `change` applied to the SQL texts in it.
-
-    The `extra` of the type's `Meta` may have: `holds`, a condition on the value read; `sees`, of a SQL text;
-    `is_place`, of a text that names a file; `is_shown`, if a refusal may show a text.
 
     Raises InvalidJobSpec, which calls the value `place`.
     """
-    inner, meta = _parts_of(kind)
-    extra = (None if meta is None else meta.extra) or {}
-    if isinstance(inner, type) and issubclass(inner, Part):
-        return _part(inner, value, place, change)
-    members = _members(inner)
-    if len(members) > 1:
-        found = next((member for member in members if _fits(member, value)), None)
+    if value is None and kind.takes_none:
+        return None
+    if kind.is_part:
+        return _part(kind.inner, value, place, change)
+    if kind.members:
+        found = next((member for member in kind.members if _fits(member, value)), None)
         if found is None:
             raise _unfit(place, kind, value)
         return read(found, value, place, change)
-    result = _single(inner, kind, value, place, change)
-    if "holds" in extra and not extra["holds"](result):
+    result = _single(kind, value, place, change)
+    if "holds" in kind.extra and not kind.extra["holds"](result):
         raise _unfit(place, kind, value)
-    return change(result, extra["sees"]) if change is not None and "sees" in extra else result
+    return change(result, kind.extra["sees"]) if change is not None and "sees" in kind.extra else result
 
 
-def _single(inner: Any, kind: Any, value: Any, place: str, change: Change | None) -> Any:
-    origin, meta = get_origin(inner), _parts_of(kind)[1]
-    if origin is tuple:
-        want(place, isinstance(value, list | tuple), expectation(kind), value)
-        if get_args(inner)[0] is Any:  # checked as a whole: there may be very many
+def _single(kind: Kind, value: Any, place: str, change: Change | None) -> Any:
+    if kind.origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise invalid(place, expectation(kind), value)
+        item_kind = kind.items[0]
+        if item_kind.inner is Any:  # checked as a whole: there may be very many
             whole(place, value)
             return tuple(copy.deepcopy(value))
-        read_items = [read(get_args(inner)[0], item, f"{place}[{index}]", change) for index, item in enumerate(value)]
-        want(place, len(read_items) >= _least(meta), expectation(kind), value)
+        read_items = [read(item_kind, item, f"{place}[{index}]", change) for index, item in enumerate(value)]
+        if len(read_items) < kind.least:
+            raise invalid(place, expectation(kind), value)
         return tuple(read_items)
-    if origin is dict:
-        want(place, isinstance(value, Mapping) and len(value) >= _least(meta), expectation(kind), value)
+    if kind.origin is dict:
+        if not isinstance(value, Mapping) or len(value) < kind.least:
+            raise invalid(place, expectation(kind), value)
         want(place, all(isinstance(key, str) for key in value), "a mapping with text keys", value)
         # A key becomes part of the place of its value.
         whole(place, list(value))
-        key_kind, item_kind = get_args(inner)
+        key_kind, item_kind = kind.items
         return {
             read(key_kind, key, f"{place}.{key}"): read(item_kind, item, f"{place}.{key}", change)
             for key, item in value.items()
         }
-    if inner is Any:
+    if kind.inner is Any:
         whole(place, value)
         return copy.deepcopy(value)
-    if dataclasses.is_dataclass(inner) or (isinstance(inner, type) and issubclass(inner, msgspec.Struct)):
-        want(place, isinstance(value, inner), expectation(kind), value)  # type: ignore[arg-type]
+    if kind.is_record:
+        if not isinstance(value, kind.inner):
+            raise invalid(place, expectation(kind), value)
         return value
-    if meta is not None and (meta.extra or {}).get("is_place"):
+    if "is_place" in kind.extra:
         can = not isinstance(value, str) or can_name_a_file(value)
         want(place, can, "a place without NUL or half of a character in it", value)
     else:
         whole(place, value)
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind.annotation)
     except msgspec.ValidationError:
         # Its message may show the value.
         raise _unfit(place, kind, value) from None
@@ -166,72 +200,51 @@ def _part(cls: type[Part], value: Any, place: str, change: Change | None) -> Par
     return part
 
 
-def expectation(kind: Any) -> str:
+def expectation(kind: Kind) -> str:
     """Return the description of a type's values, for the author of a wrong one."""
-    inner, meta = _parts_of(kind)
-    if meta is not None and meta.description:
-        return str(meta.description)
-    if inner is type(None):
+    if kind.meta is not None and kind.meta.description:
+        return str(kind.meta.description)
+    if kind.inner is type(None):
         return "None"
-    if inner is bool:
+    if kind.inner is bool:
         return "true or false"
-    if get_origin(inner) is Literal:
-        return " or ".join(f'"{choice}"' for choice in get_args(inner))
-    members = _members(inner)
-    if len(members) > 1:
-        text = " or ".join(expectation(member) for member in members if member is not type(None))
-        if type(None) in members:
+    if kind.origin is Literal:
+        return " or ".join(f'"{choice}"' for choice in get_args(kind.inner))
+    if kind.members:
+        text = " or ".join(expectation(member) for member in kind.members if member.inner is not type(None))
+        if any(member.inner is type(None) for member in kind.members):
             text += ", or None" if " or " in text else " or None"
         return text
-    if inner is str:
+    if kind.inner is str:
         return "a text"
-    return "a mapping" if isinstance(inner, type) and issubclass(inner, Part) else "of another type"
+    return "a mapping" if kind.is_part else "of another type"
 
 
-def _fits(kind: Any, value: Any) -> bool:
+def _fits(kind: Kind, value: Any) -> bool:
     """Return whether the value has the shape of this type, so that an error can name the invalid part."""
-    inner, _ = _parts_of(kind)
-    if isinstance(inner, type) and issubclass(inner, Part):
-        return isinstance(value, inner) or (isinstance(value, Mapping) and inner.fits(value))
-    members = _members(inner)
-    if len(members) > 1:
-        return any(_fits(member, value) for member in members)
-    if get_origin(inner) is tuple:
+    if kind.is_part:
+        return isinstance(value, kind.inner) or (isinstance(value, Mapping) and kind.inner.fits(value))
+    if kind.members:
+        return any(_fits(member, value) for member in kind.members)
+    if kind.origin is tuple:
         return isinstance(value, list | tuple)
-    if get_origin(inner) is dict:
+    if kind.origin is dict:
         return isinstance(value, Mapping)
-    if dataclasses.is_dataclass(inner):
-        return isinstance(value, inner)  # type: ignore[arg-type]
+    if dataclasses.is_dataclass(kind.inner):
+        return isinstance(value, kind.inner)  # type: ignore[arg-type]
     try:
-        msgspec.convert(value, kind)
+        msgspec.convert(value, kind.annotation)
     except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for half of a character
         return False
     return True
 
 
-def _parts_of(kind: Any) -> tuple[Any, msgspec.Meta | None]:
-    if get_origin(kind) is not Annotated:
-        return kind, None
-    inner, *notes = get_args(kind)
-    return inner, next((note for note in notes if isinstance(note, msgspec.Meta)), None)
-
-
-def _members(inner: Any) -> tuple[Any, ...]:
-    return get_args(inner) if get_origin(inner) in (Union, types.UnionType) else (inner,)
-
-
-def _is_shown(kind: Any) -> bool:
+def _is_shown(kind: Kind) -> bool:
     """Return whether a refusal may show a text given for this type: the name of a place or of a choice."""
-    inner, meta = _parts_of(kind)
-    extra = (meta and meta.extra) or {}
-    if "is_shown" in extra or "is_place" in extra or get_origin(inner) is Literal:
+    if "is_shown" in kind.extra or "is_place" in kind.extra or kind.origin is Literal:
         return True
-    members = [member for member in _members(inner) if member is not type(None)]
-    return members != [inner] and all(map(_is_shown, members))
-
-
-def _least(meta: msgspec.Meta | None) -> int:
-    return (None if meta is None else meta.min_length) or 0
+    members = [member for member in kind.members if member.inner is not type(None)]
+    return bool(members) and all(map(_is_shown, members))
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -254,7 +267,7 @@ def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> 
     return InvalidJobSpec(f"{_as_given(name)} must be {expected}{text}. Nothing was read.", argument=name)
 
 
-def _unfit(place: str, kind: Any, value: Any) -> InvalidJobSpec:
+def _unfit(place: str, kind: Kind, value: Any) -> InvalidJobSpec:
     """Return the error for a value that a field of this type does not hold."""
     return invalid(place, expectation(kind), value, is_shown=_is_shown(kind))
 
@@ -305,6 +318,8 @@ def plain(name: str, value: Any) -> None:
 
 def whole(name: str, value: Any) -> None:
     """Refuse a text with a lone surrogate, however deep in the value: UTF-8 has no half of a character."""
+    if value is None or isinstance(value, bool | int | float):
+        return
     is_whole = not any(map(has_half_of_a_character, _texts(value)))
     want(name, is_whole, "text of whole characters, without a lone surrogate (half of a character)", value)
 
