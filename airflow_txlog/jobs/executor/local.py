@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 THREADS = 4
 """How many bins are processed at once without Spark, at most."""
+# Reading less from a local disk takes a few milliseconds. Two threads would spend as many waiting for each other.
+_BYTES_OF_THREAD = 1024 * 1024
 
 
 def threads_for(root: str) -> int:
@@ -65,6 +67,7 @@ class LocalExecutor:
 
     def __init__(self, spec: JobSpec) -> None:
         self.parallelism = threads_for(spec.table_uri)
+        self._is_local = scheme_of(spec.table_uri) == LOCAL
         # Another process could not read rows of this one, so that it does the work whatever the table's size.
         self.bytes_allowed = sys.maxsize if spec.operation.holds_rows else SMALL_JOB.allowed
         self.bytes_planned = 0
@@ -101,7 +104,10 @@ class LocalExecutor:
         return True
 
     def run(self, tasks: Sequence[BinTask], schema: pa.Schema, what: str) -> pa.Table:
-        return run_here(work_of(tasks), schema, what, self.parallelism)
+        threads = self.parallelism
+        if self._is_local:
+            threads = min(threads, 1 + sum(task.weight for task in tasks) // _BYTES_OF_THREAD)
+        return run_here(work_of(tasks), schema, what, threads)
 
     def write(self, context: JobContext, work: Work) -> pa.Table:
         return self.run(work.tasks, RECORD_SCHEMA, WRITING)

@@ -403,11 +403,11 @@ def run_here(
     progress.planned(sum(files for files, _ in amounts), sum(num_bytes for _, num_bytes in amounts))
     try:
         with _threads_of_arrow:
-            if len(work) == 1:
-                # In this thread: one for a single task would take turns with it.
-                found = [rows_of(work[0])]
+            if min(threads, len(work)) <= 1:
+                # In this thread: a single other one would take turns with it.
+                found = list(map(rows_of, work))
             else:
-                with ThreadPoolExecutor(min(threads, max(1, len(work)))) as pool:
+                with ThreadPoolExecutor(min(threads, len(work))) as pool:
                     found = list(pool.map(rows_of, work))
     except TaskFailed as failed:
         error = error_in(str(failed))
