@@ -369,6 +369,8 @@ class PartitionedWriter:
         Others are finished several at a time, and so are the small ones if the disk or the store takes nearly all of
         the time: a file's system calls and requests leave the interpreter free.
         """
+        if not keys:
+            return
         writers = [self._writers.pop(key) for key in keys]
         self._abandoned += writers
         at_once = _CLOSED_AT_ONCE if self.store.is_remote else min(_CLOSED_AT_ONCE, os.cpu_count() or 1)

@@ -145,8 +145,9 @@ def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | N
 
 def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
     """Yield the rows of a plan; `store` is that of the files."""
-    names = [field.name for field in (*PLAN_FIELDS, *PART_FIELDS) if field.name in plan.column_names]
-    constants = [name for name in plan.column_names if name.startswith(CONSTANT_PREFIX)]
+    held = plan.column_names
+    names = [field.name for field in (*PLAN_FIELDS, *PART_FIELDS) if field.name in held]
+    constants = [name for name in held if name.startswith(CONSTANT_PREFIX)]
     for part in plan.select(names + constants).to_batches(max_chunksize=_ROWS_AT_ONCE):
         columns = (part.column(name).to_pylist() for name in names)
         for row, values in enumerate(zip(*columns, strict=True)):
@@ -196,7 +197,8 @@ def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
 def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes]:
     """Yield each bin's rows of the plan as Arrow IPC."""
     for rows in bins:
-        part = plan.take(pa.array(rows, pa.int64()))
+        is_whole = len(rows) == plan.num_rows and all(row == number for number, row in enumerate(rows))
+        part = plan if is_whole else plan.take(pa.array(rows, pa.int64()))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as stream:
             stream.write_table(part)
