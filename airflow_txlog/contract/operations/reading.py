@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise InvalidJobSpec if the fields contradict each other."""
 
 
-class Kind:
+class FieldType:
     """The type of a field, taken apart once: reading a job's few hundred values must not parse types again.
 
     The `extra` of the type's `Meta` may have: `holds`, a condition on the value read; `sees`, of a SQL text;
@@ -80,9 +80,11 @@ class Kind:
         """The least length of a list or a mapping."""
         self.origin = get_origin(inner)
         is_union = self.origin in (Union, types.UnionType)
-        self.members: tuple[Kind, ...] = tuple(map(Kind, get_args(inner))) if is_union else ()
+        self.members: tuple[FieldType, ...] = tuple(map(FieldType, get_args(inner))) if is_union else ()
         """The types of a union."""
-        self.items: tuple[Kind, ...] = tuple(map(Kind, get_args(inner))) if self.origin in (tuple, dict) else ()
+        self.items: tuple[FieldType, ...] = (
+            tuple(map(FieldType, get_args(inner))) if self.origin in (tuple, dict) else ()
+        )
         """The type of a list's items, or those of a mapping's keys and values."""
         self.takes_none: bool = inner is type(None) or any(member.takes_none for member in self.members)
         self.is_part = isinstance(inner, type) and issubclass(inner, Part)
@@ -97,11 +99,11 @@ class Kind:
 
 
 @cache
-def kinds_of(cls: type) -> dict[str, Kind]:
+def kinds_of(cls: type) -> dict[str, FieldType]:
     """Return the types of a record's fields by name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else fields_of(cls)
-    return {name: Kind(hints[name]) for name in names}
+    return {name: FieldType(hints[name]) for name in names}
 
 
 @cache
@@ -128,7 +130,7 @@ def read_fields(record: Any, prefix: str = "", *, but: str = "") -> None:
             object.__setattr__(record, name, read(kind, getattr(record, name), f"{prefix}{name}"))
 
 
-def read(kind: Kind, value: Any, place: str, change: Change | None = None) -> Any:
+def read(kind: FieldType, value: Any, place: str, change: Change | None = None) -> Any:
     """Return the value as a field of type `kind` holds it, with `change` applied to the SQL texts in it.
 
     Raises InvalidJobSpec, which calls the value `place`.
@@ -148,7 +150,7 @@ def read(kind: Kind, value: Any, place: str, change: Change | None = None) -> An
     return change(result, kind.extra["sees"]) if change is not None and "sees" in kind.extra else result
 
 
-def _single(kind: Kind, value: Any, place: str, change: Change | None) -> Any:
+def _single(kind: FieldType, value: Any, place: str, change: Change | None) -> Any:
     if kind.origin is tuple:
         if not isinstance(value, list | tuple):
             raise invalid(place, expectation(kind), value)
@@ -200,7 +202,7 @@ def _part(cls: type[Part], value: Any, place: str, change: Change | None) -> Par
     return part
 
 
-def expectation(kind: Kind) -> str:
+def expectation(kind: FieldType) -> str:
     """Return the description of a type's values, for the author of a wrong one."""
     if kind.meta is not None and kind.meta.description:
         return str(kind.meta.description)
@@ -220,7 +222,7 @@ def expectation(kind: Kind) -> str:
     return "a mapping" if kind.is_part else "of another type"
 
 
-def _fits(kind: Kind, value: Any) -> bool:
+def _fits(kind: FieldType, value: Any) -> bool:
     """Return whether the value has the shape of this type, so that an error can name the invalid part."""
     if kind.is_part:
         return isinstance(value, kind.inner) or (isinstance(value, Mapping) and kind.inner.fits(value))
@@ -239,7 +241,7 @@ def _fits(kind: Kind, value: Any) -> bool:
     return True
 
 
-def _is_shown(kind: Kind) -> bool:
+def _is_shown(kind: FieldType) -> bool:
     """Return whether a refusal may show a text given for this type: the name of a place or of a choice."""
     if "is_shown" in kind.extra or "is_place" in kind.extra or kind.origin is Literal:
         return True
@@ -267,7 +269,7 @@ def invalid(name: str, expected: str, found: Any, *, is_shown: bool = False) -> 
     return InvalidJobSpec(f"{_as_given(name)} must be {expected}{text}. Nothing was read.", argument=name)
 
 
-def _unfit(place: str, kind: Kind, value: Any) -> InvalidJobSpec:
+def _unfit(place: str, kind: FieldType, value: Any) -> InvalidJobSpec:
     """Return the error for a value that a field of this type does not hold."""
     return invalid(place, expectation(kind), value, is_shown=_is_shown(kind))
 
