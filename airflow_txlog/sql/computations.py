@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_txlog.sql.operand_types import (
+    BINARY,
     DATE,
     DOUBLE,
     INSTANT,
@@ -25,6 +26,7 @@ from airflow_txlog.sql.operand_types import (
     TEXT,
     WALL_TIME,
     is_decimal,
+    whole_decimal,
 )
 
 Value: TypeAlias = Any
@@ -144,6 +146,17 @@ def like(text: pa.Array, pattern: pa.Scalar) -> pa.Array:
     return pc.match_like(aligned(text, TEXT).cast(pa.binary()), pattern.as_py())
 
 
+def like_with_one(text: Value, pattern: pa.Scalar) -> Value:
+    """Match a pattern with `_`, which is one character. Raises ArrowInvalid for a text that is not UTF-8."""
+    text.validate(full=True)
+    return pc.match_like(text, pattern.as_py())
+
+
+def on_bytes(test: Callable[..., Value]) -> Callable[[Value, pa.Scalar], Value]:
+    """Return a test whether a text has a constant in it. Spark looks at the bytes, of any encoding."""
+    return lambda text, part: test(text.cast(BINARY), part.as_py().encode())
+
+
 def null_safe(left: Value, right: Value) -> Value:
     either, both = pc.or_(pc.is_null(left), pc.is_null(right)), pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.if_else(either, both, equal(left, right))
@@ -163,6 +176,19 @@ def case(*operands: Value) -> Value:
 
 def null_if(value: Value, other: Value) -> Value:
     return pc.if_else(pc.fill_null(equal(value, other), False), pa.scalar(None, value.type), value)
+
+
+def first_by(is_better: Callable[[Value, Value], Value]) -> Callable[..., Value]:
+    """Return greatest() or least(), which skip null and return the first one of equal values."""
+
+    def compute(*operands: Value) -> Value:
+        def better(found: Value, other: Value) -> Value:
+            takes = pc.or_(pc.is_null(found), pc.fill_null(is_better(other, found), False))
+            return pc.if_else(takes, other, found)
+
+        return reduce(better, operands)
+
+    return compute
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -201,6 +227,19 @@ def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:
     return round_half_up(wider, left).cast(pa.decimal128(kind.precision - kind.scale + left + 1, left))
 
 
+def whole(round_mode: str) -> Callable[[Value], Value]:
+    """Return floor() or ceil(). Raises ArrowInvalid for NaN and for a double that no whole number of 64 bits holds."""
+
+    def compute(number: Value) -> Value:
+        kind = number.type
+        if is_decimal(kind):
+            wider = number.cast(pa.decimal128(kind.precision + 1, kind.scale))
+            return pc.round(wider, ndigits=0, round_mode=round_mode).cast(whole_decimal(kind))
+        return pc.round(number, ndigits=0, round_mode=round_mode).cast(INT64) if kind == DOUBLE else number
+
+    return compute
+
+
 _MOST_EXACT = 1e14
 
 
@@ -230,6 +269,11 @@ def _double_rounded(number: Value, places: int) -> Value:
 def trimmed(trim: Callable[..., pa.Array]) -> Callable[[Value], Value]:
     # Spark trims spaces alone.
     return lambda text: trim(text, characters=" ")
+
+
+def replaced(text: Value, search: pa.Scalar, replacement: pa.Scalar | None = None) -> Value:
+    other = "" if replacement is None else replacement.as_py()
+    return pc.replace_substring(text, search.as_py(), other) if search.as_py() else text
 
 
 def joined(*texts: Value) -> Value:

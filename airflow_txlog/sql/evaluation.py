@@ -23,9 +23,9 @@ from airflow_txlog.sql import dates
 from airflow_txlog.sql import operand_types as types
 from airflow_txlog.sql.computations import ForSpark, aligned
 from airflow_txlog.sql.expression import Call, Column, Converted, Expression, Literal, Values, described, parts_of
-from airflow_txlog.sql.operand_types import DATE, INSTANT, INT32, TEXT, Signature, Typed
+from airflow_txlog.sql.operand_types import BOOL, DATE, INSTANT, INT32, TEXT, Signature, Typed
 
-__all__ = ["KNOWN", "Known", "aligned", "known_as", "may_be_left_to_spark", "passing", "values_of"]
+__all__ = ["KNOWN", "LIKE_WITH_ONE", "Known", "aligned", "known_as", "may_be_left_to_spark", "passing", "values_of"]
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 
@@ -128,7 +128,11 @@ def _plain(found: pa.Array | pa.ChunkedArray) -> pa.Array:
     return array
 
 
+LIKE_WITH_ONE = "like with _"
+"""The operator of a LIKE with `_`, which leaves texts to Spark that are not UTF-8."""
+
 _TEXT = types.of(TEXT, TEXT)
+_IN_TEXT = types.constant_from(1, types.of(BOOL, TEXT, TEXT))
 _DATE_TO_INT = types.of(INT32, DATE)
 _PART = types.constant_from(1, types.of(TEXT, TEXT, INT32))
 _SLICE = types.constant_from(1, types.of(TEXT, TEXT, INT32, INT32))
@@ -144,6 +148,10 @@ def _part(part: Callable[..., pa.Array]) -> Known:
 
 def _date_part(name: str) -> Known:
     return Known(compute=dates.part_of_date(name), signature=_DATE_TO_INT, in_utc=True)
+
+
+def _within(test: Callable[..., pa.Array]) -> Known:
+    return Known(compute=compute.on_bytes(test), signature=_IN_TEXT, arity=_TWO)
 
 
 def _time_part(name: str) -> Known:
@@ -165,6 +173,8 @@ _SUBSTRING = Known(
 )
 _PLUS, _MINUS = dates.moving(pc.add_checked, 1), dates.moving(pc.subtract_checked, -1)
 _DAYS_LATER = types.of(DATE, DATE, INT32)
+_CEIL = Known(compute=compute.whole("up"), signature=types.whole, may_fail=True)
+_REMAINDER = Known(compute=compute.remainder, signature=types.remainders, arity=_TWO, may_fail=True)
 _DAYS_BETWEEN = Known(compute=dates.days_between, signature=types.of(INT32, DATE, DATE), arity=_TWO, may_fail=True)
 
 KNOWN: dict[str, Known] = {
@@ -182,6 +192,10 @@ KNOWN: dict[str, Known] = {
     "between": Known(compute=compute.between, signature=types.between),
     "is null": Known(compute=pc.is_null, signature=types.tested),
     "like": Known(compute=compute.like, signature=types.matched),
+    LIKE_WITH_ONE: Known(compute=compute.like_with_one, signature=types.matched, may_fail=True),
+    "contains()": _within(pc.match_substring),
+    "startswith()": _within(pc.starts_with),
+    "endswith()": _within(pc.ends_with),
     # The form that the engine gives to LIKE with a plain prefix.
     "starts with": Known(compute=compute.starts_with, signature=types.matched),
     "case": Known(compute=compute.case, signature=types.cases),
@@ -194,10 +208,16 @@ KNOWN: dict[str, Known] = {
     "-": Known(compute=_MINUS, signature=types.sums, may_fail=True),
     "*": Known(compute=pc.multiply_checked, signature=types.products, may_fail=True),
     "/": Known(compute=compute.quotient, signature=types.quotients, may_fail=True),
-    "%": Known(compute=compute.remainder, signature=types.remainders, may_fail=True),
+    "%": _REMAINDER,
+    "mod()": _REMAINDER,
     "negate": Known(compute=pc.negate_checked, signature=types.magnitude, may_fail=True),
     "abs()": Known(compute=pc.abs_checked, signature=types.magnitude, may_fail=True),
     "round()": Known(compute=compute.rounded, signature=types.rounded, arity=range(1, 3), may_fail=True),
+    "floor()": Known(compute=compute.whole("down"), signature=types.whole, may_fail=True),
+    "ceil()": _CEIL,
+    "ceiling()": _CEIL,
+    "greatest()": Known(compute=compute.first_by(compute.more), signature=types.extreme, arity=range(2, 1000)),
+    "least()": Known(compute=compute.first_by(compute.less), signature=types.extreme, arity=range(2, 1000)),
     "btrim()": _trim(pc.ascii_trim),
     "ltrim()": _trim(pc.ascii_ltrim),
     "rtrim()": _trim(pc.ascii_rtrim),
@@ -209,6 +229,11 @@ KNOWN: dict[str, Known] = {
     "length()": _LENGTH,
     "char_length()": _LENGTH,
     "concat()": _CONCAT,
+    "replace()": Known(
+        compute=compute.replaced,
+        signature=lambda *operands: types.constant_from(1, types.of(TEXT, *(TEXT for _ in operands)))(*operands),
+        arity=range(2, 4),
+    ),
     "||": _CONCAT,
     "substring()": _SUBSTRING,
     "substr()": _SUBSTRING,

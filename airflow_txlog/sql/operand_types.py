@@ -302,6 +302,24 @@ def rounded(number: Typed, digits: Typed | None = None) -> Signature | None:
     return None if result is None else Signature((kind, *(() if digits is None else (INT32,))), result)
 
 
+def whole_decimal(kind: pa.DataType) -> pa.DataType:
+    """Return the type of floor() and ceil() of a decimal. Source: Spark, Floor.dataType."""
+    return kind if kind.scale == 0 else pa.decimal128(kind.precision - kind.scale + 1, 0)
+
+
+def whole(number: Typed) -> Signature | None:
+    """Return the signature of floor() and ceil()."""
+    if is_decimal(number.type):
+        return Signature((number.type,), whole_decimal(number.type)) if number.type.precision < _MOST_DIGITS else None
+    return Signature((number.type if number.type == DOUBLE else INT64,), INT64) if is_number(number.type) else None
+
+
+def extreme(*operands: Typed) -> Signature | None:
+    """Return the signature of greatest() and least()."""
+    found = one_of(*operands)
+    return found if found is not None and (found.result in _ORDERED or is_decimal(found.result)) else None
+
+
 def one_of(*operands: Typed) -> Signature | None:
     """Return the signature of a function that returns one of its operands."""
     kind = common_type(operands, by_value=False)

@@ -32,7 +32,7 @@ from airflow_txlog.engine.table.schema.schema import delta_type
 from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.sql import computations
-from airflow_txlog.sql.evaluation import KNOWN, may_be_left_to_spark, values_of
+from airflow_txlog.sql.evaluation import KNOWN, LIKE_WITH_ONE, may_be_left_to_spark, values_of
 from airflow_txlog.sql.operand_types import Typed
 from airflow_txlog.sql.sql_text import sql_text
 from tests.engine.table.predicate.examples import COLUMNS, ROWS, SCHEMA, TIMES
@@ -54,9 +54,13 @@ _FORMS = {
     "case": "CASE WHEN {} THEN {} ELSE {} END",
     "named_struct()": "named_struct('a', {}, 'b', {})",
 }
+_PARTS = ["", "a", "b", "ab", "bc", "%", "_", ".", "é", "😀", " ", "\t", "\n", "zz", "5"]
+_LIKE = ["a%", "%", "%%", "", "ab", "%b", "%b%", "a%b", "%a%b%", "a%%b", "%é%", "%😀", "%.%", "%1%5%", "% ", "\t%"]
+_WITH_ONE = ["_", "__", "a_", "_b", "a_b", "%_", "_%", "a_%b", "%_b%", "_.", "__%__", "._", "(_", "%é_", "_%_%"]
 # Constants of operands that must be constants.
 _CONSTANTS = {
-    "like": ["a%", "%", "%%", "", "ab", "%b", "%b%", "a%b", "%a%b%", "a%%b", "%é%", "%😀", "%.%", "%1%5%", "% ", "\t%"],
+    "like": [*_LIKE, *_WITH_ONE],
+    **dict.fromkeys(("contains()", "startswith()", "endswith()", "replace()"), _PARTS),
     "round()": [0, 1, 2, 3, 10, 15],
     **{name: [-50, -3, -2, -1, 0, 1, 2, 3, 50, 2147483647] for name in ("substring()", "substr()")},
     **{name: [-1, 0, 1, 2, 50] for name in ("left()", "right()")},
@@ -250,7 +254,7 @@ def _compare(
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_every_entry_computes_what_spark_computes(spark: SparkSession, ansi: str) -> None:
     draw = random.Random(f"known {ansi}")
-    entries = sorted(KNOWN.keys() - {"starts with"})
+    entries = sorted(KNOWN.keys() - {"starts with", LIKE_WITH_ONE})
     _compare(spark, ansi, (_texts(operator, draw) for operator in entries), depth(12, 80, 400))
 
 
@@ -325,7 +329,9 @@ def _beside_spark(spark: SparkSession, values: pa.Array, kind: str, texts: list[
     spark.createDataFrame(table).selectExpr(f"CAST(v AS {kind}) AS v", "at").createOrReplaceTempView("many_values")
     columns = ", ".join(f"{text} AS c{number}" for number, text in enumerate(texts))
     found = spark.sql(f"SELECT at, {columns} FROM many_values").toArrow().sort_by("at")
-    schema = StructType((StructField("v", delta_type(values.type, "v")),))
+    if kind == "STRING":
+        table = table.set_column(0, "v", values.view(pa.string()))
+    schema = StructType((StructField("v", delta_type(table.schema.field("v").type, "v")),))
     for number, text in enumerate(texts):
         bound = ColumnBinder(columns_in(schema), {}).operand(plain_expression(text))
         ours = _plain(values_of(bound.expression, table))
@@ -343,14 +349,27 @@ def test_doubles_are_rounded_by_their_shortest_text_as_java_does(spark: SparkSes
     _beside_spark(spark, values, "DOUBLE", [f"round(v, {digits})" for digits in range(5)] + ["round(v)"])
 
 
+def test_functions_that_look_at_bytes_find_in_a_text_that_is_not_utf8_what_spark_finds(spark: SparkSession) -> None:
+    draw = random.Random("bytes")
+    pieces = [b"a", b"b", b"ab", b"\xff", b"\xc3", b"\xa9", b"\xc3\xa9", b"\xf0\x9f", b"\x00", b"\xed\xa0\x80"]
+    values = pa.array([b"".join(draw.choices(pieces, k=draw.randrange(7))) for _ in range(500)] + [None])
+    searched = ["a", "b", "ab", "é", "", "\ufffd"]
+    texts = [f"{name}(v, '{part}')" for name in ("contains", "startswith", "endswith") for part in searched]
+    texts += [f"contains(replace(v, '{part}', 'é'), '{other}')" for part in searched for other in searched]
+    texts += [f"replace(v, '{part}') = v" for part in searched]
+    _beside_spark(spark, values, "STRING", texts)
+
+
 def test_each_letter_that_is_not_left_to_spark_has_the_case_that_java_gives_it(spark: SparkSession) -> None:
     every = pa.array([chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000])
     kept = every.filter(pc.invert(pc.match_substring_regex(every, computations._OF_OTHER_CASE)))
     assert len(kept) > 30_000
     letters = "".join(kept.slice(0, 2_000).to_pylist())
     together = pa.array([letters[start : start + 7] for start in range(0, len(letters), 7)])
-    _beside_spark(spark, pa.concat_arrays([kept, together]), "STRING", ["upper(v)", "lower(v)"])
+    _beside_spark(spark, pa.concat_arrays([kept, together]), "STRING", ["upper(v)", "lower(v)", "v LIKE '_'"])
 
 
 def test_the_guess_whether_spark_is_needed_names_the_entries_of_the_table() -> None:
-    assert KNOWN.keys() - {"starts with"} == COMPUTED, "COMPUTED in contract/operations/records.py names every entry"
+    assert KNOWN.keys() - {"starts with", LIKE_WITH_ONE} == COMPUTED, (
+        "COMPUTED in contract/operations/records.py names every entry"
+    )

@@ -58,7 +58,8 @@ COMPUTED = frozenset(
         *("date_add()", "date_sub()", "date_trunc()", "datediff()", "day()", "dayofmonth()", "hour()", "if()"),
         *("ifnull()", "lcase()", "left()", "length()", "lower()", "ltrim()", "minute()", "month()", "named_struct()"),
         *("nullif()", "nvl()", "right()", "round()", "rtrim()", "second()", "substr()", "substring()", "to_date()"),
-        *("trim()", "ucase()", "upper()", "year()"),
+        *("trim()", "ucase()", "upper()", "year()", "mod()", "floor()", "ceil()", "ceiling()", "greatest()", "least()"),
+        *("contains()", "startswith()", "endswith()", "replace()"),
     )
 )
 """The operators and functions of the table in `sql.evaluation`, which this module must not import."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_txlog.engine.table.columns.partitions import fixed_zone
 from airflow_txlog.engine.table.predicate import constants
-from airflow_txlog.engine.table.predicate.coercion import is_plain_pattern
+from airflow_txlog.engine.table.predicate.coercion import NO_PATTERN, is_plain_pattern
 from airflow_txlog.engine.table.predicate.constants import Constant, OutsideGrammar, is_canonical
 from airflow_txlog.engine.table.schema.schema import INTEGERS, array_of, arrow_type, codec, delta_type
 from airflow_txlog.engine.table.schema.types import (
@@ -31,7 +31,7 @@ from airflow_txlog.engine.table.schema.types import (
 )
 from airflow_txlog.sql.computations import ForSpark
 from airflow_txlog.sql.dates import interval_of
-from airflow_txlog.sql.evaluation import Known, known_as
+from airflow_txlog.sql.evaluation import KNOWN, LIKE_WITH_ONE, Known, known_as
 from airflow_txlog.sql.expression import (
     OF_INTERVALS,
     Call,
@@ -223,8 +223,11 @@ class ColumnBinder:
         if is_sum and operands[0].type == INSTANT:
             # Days are those of the session's zone, also the 24 hours of INTERVAL 36 HOURS.
             self._check_utc()
-        if signature is not None and node.operator == "like" and not is_plain_pattern(operands[1].constant):
-            raise NotPlain("a LIKE pattern with another wildcard than %")
+        operator = node.operator
+        if signature is not None and operator == "like" and not is_plain_pattern(operands[1].constant):
+            operator, known = LIKE_WITH_ONE, KNOWN[LIKE_WITH_ONE]
+            if not self.may_fail or set(operands[1].constant) & set(NO_PATTERN):
+                raise NotPlain("a LIKE pattern with a backslash or `_`")
         if signature is None:
             types = " and ".join(dict.fromkeys(str(each.type) for each in operands))
             raise NotPlain(f"{described(node)} on the types {types}")
@@ -233,7 +236,7 @@ class ColumnBinder:
         pairs = zip(operands, signature.operands, strict=True)
         converted = tuple(self._converted(operand, kind) for operand, kind in pairs)
         if any(map(columns_of, converted)):
-            return Typed(Call(node.operator, converted), signature.result)
+            return Typed(Call(operator, converted), signature.result)
         return _result(_folded(known, converted, signature.result), signature.result)
 
     def _instant(self, operand: Typed) -> Typed:

@@ -130,10 +130,14 @@ def like(column: Operand, constant: Constant, negated: bool) -> Expression:
     return liked(column, pattern, negated) if "%" in prefix else prefixed(column, prefix, negated)
 
 
+NO_PATTERN = "\\\ufffd"
+"""Characters of a LIKE pattern that only Spark reads: the escape, and the one that it puts for bytes of no text."""
+
+
 def is_plain_pattern(pattern: str) -> bool:
     """Return whether `%` is the pattern's only wildcard, and all else is found in a text by its bytes."""
     # Spark replaces bytes that are not Unicode by U+FFFD before it compares.
-    return not set(pattern) & set("_\\\ufffd")
+    return not set(pattern) & {"_", *NO_PATTERN}
 
 
 def _in_domain(data_type: DataType, constant: Constant, time_zone: str) -> Value | Fraction | Constant:
