@@ -137,7 +137,7 @@ class Bins:
 def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | None = None) -> pa.Table:
     """Return a plan with these columns (lists or arrays, at least one), nulls in the others, and partition values."""
     rows = len(next(iter(columns.values())))
-    arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in PLAN_FIELDS]
+    arrays = [columns[each.name] if each.name in columns else pa.nulls(rows, each.type) for each in PLAN_FIELDS]
     typed = constants or {}
     fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, values.type) for name, values in typed.items())]
     return pa.table([*arrays, *typed.values()], schema=pa.schema(fields))
