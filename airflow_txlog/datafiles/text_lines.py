@@ -226,6 +226,8 @@ _CONTROLS = bytes({*range(32)} - {*b"\t\n"})
 _SEPARATOR = "\x1f"
 # Texts in quotes.
 _PLAIN, _DOUBLED = '[^"]*', '(?:[^"]|"")*'
+PLAIN_DATE = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
+"""The pattern of the texts of a DATE in standard form."""
 _WHOLE = r"-?[0-9]{1,19}"
 # With at most 20 digits before the point and such an exponent, no value overflows. Python writes `1e-05`.
 _FLOATING = r"-?[0-9]{1,20}(?:\.[0-9]{1,30})?(?:[eE][+-]?%s)?"
@@ -234,7 +236,7 @@ _PATTERNS: dict[pa.DataType, str] = {
     pa.float32(): _FLOATING % "0?[0-9]",
     pa.float64(): _FLOATING % "[0-9]{1,2}",
     pa.bool_(): "true|false",
-    pa.date32(): r"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}",
+    pa.date32(): PLAIN_DATE,
 }
 
 
@@ -261,6 +263,12 @@ _NAMES = {
     pa.bool_(): "BOOLEAN",
     pa.date32(): "DATE",
 }
+
+
+def plain_decimal(precision: int, scale: int) -> str:
+    """Return the pattern of the texts of a DECIMAL in standard form: digits, and no more of them than the type has."""
+    whole = f"[0-9]{{1,{precision - scale}}}" if precision > scale else "0"
+    return rf"-?{whole}(?:\.[0-9]{{1,{scale}}})?" if scale else f"-?{whole}"
 
 
 def exact_decimal(precision: int, scale: int) -> str:
@@ -300,7 +308,7 @@ def rows_of_csv(lines: pa.StringArray, columns: pa.Schema, csv: CsvFormat) -> pa
     import pyarrow.csv  # noqa: PLC0415 - half a megabyte that only these sources need
 
     mark, is_doubled = re.escape(csv.delimiter), csv.escape == '"'
-    text = _joined(lines, "\n")
+    text = joined(lines, "\n")
     has_quotes = b'"' in text
     fits = not has_quotes or _all(_are_values(lines, csv.delimiter, _DOUBLED if is_doubled else _PLAIN))
     if csv.is_strict and not fits:
@@ -378,8 +386,7 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat, *, is_alone:
         return array
     pattern, possible, name = _PATTERNS.get(kind), _POSSIBLE.get(kind), _NAMES.get(kind, str(kind))
     if pa.types.is_decimal(kind):
-        fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
-        pattern = rf"-?[0-9]{{1,{max(1, kind.precision - kind.scale)}}}{fraction}"
+        pattern = plain_decimal(kind.precision, kind.scale)
         possible, name = exact_decimal(kind.precision, kind.scale), f"DECIMAL({kind.precision}, {kind.scale})"
     if pattern is not None and _all_match(array, pattern):
         try:
@@ -395,7 +402,7 @@ def _typed(texts: pa.ChunkedArray, field: pa.Field, csv: CsvFormat, *, is_alone:
     raise Uncertain(f"column {field.name!r} has a value that may be no {name}")
 
 
-def _joined(texts: pa.StringArray, separator: str) -> bytes:
+def joined(texts: pa.StringArray, separator: str) -> bytes:
     """Return all texts as one, null as an empty one."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts.fill_null(""))
     return bytes(pc.binary_join(whole, separator)[0].as_buffer())
@@ -406,7 +413,7 @@ def _all_match(values: pa.StringArray, pattern: str) -> bool:
 
     One search takes half of the time that many take.
     """
-    text = pa.array([_joined(values, _SEPARATOR) + _SEPARATOR.encode()], pa.binary())
+    text = pa.array([joined(values, _SEPARATOR) + _SEPARATOR.encode()], pa.binary())
     return _all(pc.match_substring_regex(text, f"^(?:(?:{pattern})?{_SEPARATOR})*$"))
 
 

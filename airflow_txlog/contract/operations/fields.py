@@ -167,8 +167,8 @@ class FileView(Part, frozen=True, kw_only=True):
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether Arrow may replace Spark as the reader: Parquet with the types of its files, or CSV with a schema."""
-        return self.schema is None if self.format == "parquet" else self.format == "csv" and self.schema is not None
+        """Whether Arrow may replace Spark as the reader: Parquet with its files' types, CSV or JSON with a schema."""
+        return self.format in (("parquet",) if self.schema is None else ("csv", "json"))
 
 
 View = Annotated[TableView | FileView, Meta(description="`table`, or `format` and `path`")]

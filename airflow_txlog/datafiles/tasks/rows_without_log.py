@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -27,7 +27,6 @@ from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ROW_ID_COLUMN, FileScan
 from airflow_txlog.datafiles.text_lines import (
     INFLATED,
-    CsvFormat,
     TextFormat,
     TooMuchText,
     Uncertain,
@@ -35,7 +34,6 @@ from airflow_txlog.datafiles.text_lines import (
     compression_of,
     line_number,
     lines_of,
-    rows_of_csv,
 )
 from airflow_txlog.errors import CorruptDataFile, InvalidInput, JobError
 from airflow_txlog.storage.base import is_about_bytes, is_about_name
@@ -311,15 +309,17 @@ def _orc_values(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvScan(FileScan):
-    """A scan of a source's CSV files with these `columns`; it yields only rows that Spark certainly reads alike.
+class TextScan(FileScan):
+    """A scan of CSV or JSON files with these `columns`; it yields only rows that Spark certainly reads alike.
 
+    `kind` is the format's name in errors. `parse` makes the rows of lines, or raises Uncertain or UnfitRow.
     `most_weights`: a compressed file may have this many times the text for which it was admitted.
     """
 
     columns: pa.Schema
     text: TextFormat
-    csv: CsvFormat
+    kind: str
+    parse: Callable[[pa.StringArray, pa.Schema], pa.RecordBatch]
     most_weights: int
     joins_files: ClassVar[bool] = False
 
@@ -330,15 +330,15 @@ class CsvScan(FileScan):
         """
         file, number = planned.file, 0
         try:
-            with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
+            with reading_source(file.name, self.kind), file.store.open_input(file.path) as source:
                 codec = compression_of(file.path)
                 most = self.most_weights * max(LOCAL_FILE_BYTES, INFLATED * source.size())
                 for lines in lines_of(source, codec, self.text, most_bytes=most):
-                    yield self._output(planned, rows_of_csv(lines, self.columns, self.csv), None, None)
+                    yield self._output(planned, self.parse(lines, self.columns), None, None)
                     number += len(lines)
         except UnfitRow as error:
             row, misfit = error.args
-            with reading_source(file.name, "CSV"), file.store.open_input(file.path) as source:
+            with reading_source(file.name, self.kind), file.store.open_input(file.path) as source:
                 line = line_number(source, compression_of(file.path), self.text, number + row)
             raise row_does_not_fit(file.path, misfit, line=line) from None
         except TooMuchText as error:

@@ -1,8 +1,8 @@
-"""The rows of a source without Spark: Parquet files, CSV files, or a version of one of our tables.
+"""The rows of a source without Spark: files of Parquet, CSV or JSON, or a version of one of our tables.
 
 With Spark, the rows of such files need not cross the JVM either. The invariant: the rows are those that Spark would
-read. If that is not certain of every file, Spark reads all of them. An option, a setting or a type of CSV files that is
-not listed here leaves them to Spark.
+read. If that is not certain of every file, Spark reads all of them. An option, a setting or a type of CSV and JSON that
+is not listed here leaves them to Spark.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, TableView
+from airflow_txlog.datafiles.json_rows import JsonFormat, rows_of_json
 from airflow_txlog.datafiles.tasks.plans import Bins
-from airflow_txlog.datafiles.tasks.rows_without_log import CsvScan, ParquetScan
+from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan, TextScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
-from airflow_txlog.datafiles.text_lines import CODECS, DELIMITERS, INFLATED, OTHER_CODECS, CsvFormat, TextFormat
+from airflow_txlog.datafiles.text_lines import (
+    CODECS,
+    DELIMITERS,
+    INFLATED,
+    OTHER_CODECS,
+    CsvFormat,
+    TextFormat,
+    rows_of_csv,
+)
 from airflow_txlog.engine import Snapshot
-from airflow_txlog.engine.table.schema.ddl import DECIMALS, PLAIN_TYPES
+from airflow_txlog.engine.table.schema.ddl import DECIMALS, PLAIN_TYPES, TIMES
 from airflow_txlog.engine.table.schema.schema import to_arrow
 from airflow_txlog.engine.table.schema.types import (
     MAX_DECIMAL_PRECISION,
@@ -126,7 +135,7 @@ def _fixed_bytes(kind: pa.DataType) -> int:
 
 def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_all: bool) -> RowsHere | OnlySpark:
     if not view.may_be_plain:
-        return OnlySpark("the source is other files than Parquet without and CSV with a schema")
+        return OnlySpark("the source is other files than Parquet without a schema, and CSV and JSON with one")
     try:
         found = find_files(context, view, argument)
         if isinstance(found, OnlySpark):
@@ -142,8 +151,8 @@ def _rows_of_view(context: JobContext, view: FileView, argument: str, *, reads_a
     if refusal is not None:
         return refusal
     context.executor.admit(list(found.sizes.values()), found.store)
-    if view.format == "csv":
-        return _rows_of_csv(context, found)
+    if view.format in _FORMATS:
+        return _rows_of_text(context, found)
     # Small files are read once, for their footers and for their rows.
     found.store.keeps_files = True
     source = columns_in_footers(found)
@@ -170,8 +179,8 @@ def rows_of_files(context: JobContext, found: SourceFiles, source: SourceColumns
     return _planned(found, source.columns, source.costs, make_scan, in_pieces=True)
 
 
-def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpark:
-    view = csv_view(context, found)
+def _rows_of_text(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpark:
+    view = text_view(context, found)
     if isinstance(view, OnlySpark):
         return view
     weight = weight_of(
@@ -180,7 +189,12 @@ def _rows_of_csv(context: JobContext, found: SourceFiles) -> RowsHere | OnlySpar
     # A file may have more text than was foreseen, but all of them together no more than a job reads at once.
     most_weights = max(1, context.executor.bytes_allowed // weight)
     make_scan = partial(
-        CsvScan, columns=to_arrow(view.columns), text=view.text, csv=view.csv, most_weights=most_weights
+        TextScan,
+        columns=to_arrow(view.columns),
+        text=view.text,
+        kind=found.view.format.upper(),
+        parse=view.parse,
+        most_weights=most_weights,
     )
     rows = _planned(found, view.columns, view.costs, make_scan, in_pieces=False)
     if isinstance(rows, OnlySpark) or not has_checked_header(found.view):
@@ -209,78 +223,96 @@ def _planned(
     return RowsHere(columns=columns, plan=plan, make_scan=make_scan, in_pieces=in_pieces)
 
 
-# --- CSV files --------------------------------------------------------------------------------------------------------
+# --- CSV and JSON files -----------------------------------------------------------------------------------------------
 
 _COLUMN = re.compile(
     r"\s*(?:`([^`]+)`|([A-Za-z_]\w*))\s+(\w+)(?:\s*\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,(?!\s*\Z)|\Z)", re.ASCII
 )
 # The values of options that are read here. The modes differ only in rows that Spark cannot read.
-_VALUES = {
-    "header": "true|false",
-    "inferschema": "true|false",
+_OF_BOTH = {
     "multiline": "false",
-    "enforceschema": "true|false",
     "mode": "permissive|dropmalformed|failfast",
-    "quote": '"',
-    "escape": r'["\\]',
-    "nullvalue": r"[\w./-]{0,40}",
-    # By `given_separator` and `given_encoding`.
-    **dict.fromkeys(("sep", "delimiter", "encoding", "charset"), ".*"),
+    # By `given_encoding`.
+    **dict.fromkeys(("encoding", "charset"), ".*"),
 }
-# Settings that change the reading of CSV.
-_SETTINGS = ("spark.sql.csv.", "spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
+_FORMATS = {
+    "csv": {
+        **_OF_BOTH,
+        "header": "true|false",
+        "inferschema": "true|false",
+        "enforceschema": "true|false",
+        "quote": '"',
+        "escape": r'["\\]',
+        "nullvalue": r"[\w./-]{0,40}",
+        # By `given_separator`.
+        **dict.fromkeys(("sep", "delimiter"), ".*"),
+    },
+    "json": _OF_BOTH,
+}
+# Settings that change the reading of text files, next to those of their format.
+_SETTINGS = ("spark.sql.legacy.", "spark.sql.files.", "spark.sql.columnNameOfCorruptRecord")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvView:
+class TextView:
     """How the files of a view are cut into lines and values, and their columns."""
 
     columns: StructType
     text: TextFormat
-    csv: CsvFormat
+    parse: Callable[[pa.StringArray, pa.Schema], pa.RecordBatch]
     costs: Mapping[str, int]
     """About the bytes of text in each compressed file, by path."""
 
 
-def csv_view(context: JobContext, found: SourceFiles) -> CsvView | OnlySpark:
-    """Return how this process reads CSV files, or why only Spark does."""
-    columns = columns_of_ddl(found.view.schema or "")
+def text_view(context: JobContext, found: SourceFiles) -> TextView | OnlySpark:
+    """Return how this process reads CSV or JSON files, or why only Spark does."""
+    is_csv, kind = found.view.format == "csv", found.view.format.upper()
+    columns = columns_of_ddl(found.view.schema or "", {} if is_csv else TIMES)
     if columns is None or columns.find(CORRUPT_RECORD) is not None:
         return OnlySpark("the schema of the source has more than names and plain types")
-    if any(name.startswith(_SETTINGS) for name in context.spec.spark_conf):
-        return OnlySpark("a setting of the job may change how CSV is read")
+    if any(name.startswith((*_SETTINGS, f"spark.sql.{found.view.format}.")) for name in context.spec.spark_conf):
+        return OnlySpark(f"a setting of the job may change how {kind} is read")
     if any(file.name.rpartition(".")[2] in (CODECS.keys() | OTHER_CODECS) - {"gz"} for file in found.files):
         return OnlySpark("a file of the source is compressed, and not with gzip")
     options = {name: value for name, value in options_of(found.view).items() if name not in LOOKUP_OPTIONS}
-    delimiter, encoding = given_separator(options), given_encoding(options)
-    if delimiter not in DELIMITERS or encoding.lower() != "utf-8":
-        return OnlySpark("the CSV files have another separator or encoding than this process reads")
+    known, delimiter = _FORMATS[found.view.format], given_separator(options)
+    if (is_csv and delimiter not in DELIMITERS) or given_encoding(options).lower() != "utf-8":
+        return OnlySpark(f"the {kind} files have another separator or encoding than this process reads")
     for name, value in options.items():
-        if name not in _VALUES or not re.fullmatch(_VALUES[name], value, re.IGNORECASE | re.ASCII):
-            return OnlySpark(f"the option {name} of the source is for Spark's own reader of CSV")
-    has_header = options.get("header", "false").lower() == "true"
-    return CsvView(
-        columns=columns,
-        text=TextFormat(drops_blank=True, drops_header=has_header),
-        csv=CsvFormat(
+        if name not in known or not re.fullmatch(known[name], value, re.IGNORECASE | re.ASCII):
+            return OnlySpark(f"the option {name} of the source is for Spark's own reader of {kind}")
+    if is_csv:
+        csv = CsvFormat(
             delimiter=delimiter,
             null=options.get("nullvalue", ""),
             escape=options.get("escape"),
             is_strict=is_strict(found.view),
-        ),
+        )
+        parse = partial(rows_of_csv, csv=csv)
+    else:
+        parse = partial(rows_of_json, json=JsonFormat(is_utc=context.spec.time_zone == "UTC"))
+    return TextView(
+        columns=columns,
+        # A line of blanks is no row of JSON either, but one of control characters is an error.
+        text=TextFormat(drops_blank=is_csv, drops_header=options.get("header", "false").lower() == "true"),
+        parse=parse,
         costs={path: INFLATED * size for path, size in found.sizes.items() if path.endswith(".gz")},
     )
 
 
-def columns_of_ddl(text: str) -> StructType | None:
-    """Return the columns of a schema such as `id BIGINT, price DECIMAL(10, 2)`; None for any other form of schema."""
+def columns_of_ddl(text: str, more: Mapping[str, DataType] | None = None) -> StructType | None:
+    """Return the columns of a schema such as `id BIGINT, price DECIMAL(10, 2)`; None for any other form of schema.
+
+    `more`: types of one word, next to those of every format.
+    """
+    kinds = {**PLAIN_TYPES, **(more or {})}
     fields, at = [], 0
     while at < len(text):
         found = _COLUMN.match(text, at)
         if found is None:
             return None
         quoted, bare, name, precision, scale = found.groups()
-        kind: DataType | None = PLAIN_TYPES.get(name.upper())
+        kind = kinds.get(name.upper())
         if precision is not None:
             is_decimal = name.upper() in DECIMALS and int(scale) <= int(precision) <= MAX_DECIMAL_PRECISION
             kind = DecimalType(int(precision), int(scale)) if is_decimal else None

@@ -15,15 +15,12 @@ from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import FileView
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import InvalidInput
-from airflow_txlog.jobs.executor.local import LocalExecutor
-from airflow_txlog.jobs.planner import begin_job
 from airflow_txlog.jobs.run import run_job
-from airflow_txlog.jobs.source.listing import OnlySpark
-from airflow_txlog.jobs.source.rows_here import columns_of_ddl, rows_here
+from airflow_txlog.jobs.source.rows_here import columns_of_ddl
 from airflow_txlog.jobs.spark.session import job_settings
-from airflow_txlog.storage import PLAIN
 from tests.helpers.depth import depth, in_long
 from tests.helpers.jobs import committed, error_of
+from tests.helpers.read_here import rows_read_here
 from tests.helpers.rows import bag
 from tests.helpers.specs import job_spec
 
@@ -125,23 +122,13 @@ def values(rows: pa.Table) -> list[dict[str, object]]:
 
 def here(folder: Path, view: FileView, conf: Mapping[str, str] | None = None) -> list[dict[str, object]] | str:
     """The rows of a view as this process reads them, or why it leaves them to Spark."""
-    arguments = {"source": {"sql": "SELECT 1"}}
-    spec = job_spec(operation="write", table_uri=str(folder / "t"), arguments=arguments, spark_conf=dict(conf or {}))
-    context = begin_job(spec, LocalExecutor(spec), Table.at(spec.table_uri, PLAIN), print)
-    found = rows_here(context, view, "source", None)
-    if isinstance(found, OnlySpark):
-        return found.why
-    scan = found.scan(context)
-    store, batches = scan.bins.store.open(), list[pa.RecordBatch]()
     try:
-        for number in range(len(scan.bins)):
-            for planned in scan.bins.files(number, store):
-                batches += scan.rows_of(planned)
+        found = rows_read_here(folder, view, conf)
     except InvalidInput as error:
         if "a value with a doubled quote" in str(error) or "a quote that does not end in its line" in str(error):
             return "malformed quotes"
-        return str(error.facts.get("only_spark", f"malformed {error.facts.get('column')}"))
-    return values(pa.Table.from_batches(batches, scan.output_schema))
+        return f"malformed {error.facts.get('column')}"
+    return found if isinstance(found, str) else values(found)
 
 
 @pytest.mark.spark

@@ -33,11 +33,15 @@ PLAIN_TYPES: dict[str, Primitive] = {
     **dict.fromkeys(("BIGINT", "LONG"), Primitive.LONG),
     **dict.fromkeys(("FLOAT", "REAL"), Primitive.FLOAT),
 }
-"""The types of one word that CSV files may hold, by name."""
-_OTHERS: dict[str, DataType] = {
-    "BINARY": Primitive.BINARY,
+"""The types of one word that text files may hold, by name."""
+TIMES: dict[str, DataType] = {
     **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), Primitive.TIMESTAMP),
     "TIMESTAMP_NTZ": Primitive.TIMESTAMP_NTZ,
+}
+"""The types of times, by name."""
+_OTHERS: dict[str, DataType] = {
+    "BINARY": Primitive.BINARY,
+    **TIMES,
     "VARIANT": VariantType(),
 }
 
