@@ -4,7 +4,7 @@ Arrow converts the values, and it is more lenient than Spark in some places, and
 the one that Spark gives, or the lines raise Uncertain. A pattern therefore admits only lines of the plain grammar:
 without comments, nested values, escapes in keys, halves of surrogates and text after the object. Arrow refuses a
 column's key twice in a line, and a value that is not of the column's type. The rest is checked here: decimals, dates,
-times, and numbers that Spark would round twice.
+times, and numbers that Spark converts twice.
 Source: Spark, JacksonParser; Jackson, ParserBase and StreamReadConstraints.
 """
 
@@ -28,7 +28,7 @@ _MEMBER = rf'"[^"\\\x00-\x1f]*"{_BLANKS}:{_BLANKS}(?:{_TEXT}|{_NUMBER}|true|fals
 _OBJECT = rf"^{_BLANKS}\{{{_BLANKS}(?:{_MEMBER}(?:,{_BLANKS}{_MEMBER})*)?\}}{_BLANKS}$"
 # Jackson refuses longer names, and texts that are longer than the line may be.
 _MOST_IN_NAME, _MOST_IN_LINE = 50_000, 16 * 1024 * 1024
-# Jackson rounds a longer whole number to a double, and then to a float.
+# Of a longer whole number Jackson makes a double, and then a float: it loses digits twice.
 _MOST_IN_FLOAT = 1e18
 
 _TIME = rf"{PLAIN_DATE}[ T][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,6}})?"
