@@ -11,7 +11,6 @@ Source: Spark, JacksonParser; Jackson, ParserBase and StreamReadConstraints.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,15 +34,11 @@ _TIME = rf"{PLAIN_DATE}[ T][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,6}})?"
 _ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonFormat:
-    """How values are read. `is_utc`: a time without a zone is one in UTC; otherwise it is not certain."""
+def rows_of_json(lines: pa.StringArray, columns: pa.Schema, *, is_utc: bool = False) -> pa.RecordBatch:
+    """Return the rows of these lines, of which blank ones have none. Raises Uncertain.
 
-    is_utc: bool = False
-
-
-def rows_of_json(lines: pa.StringArray, columns: pa.Schema, json: JsonFormat) -> pa.RecordBatch:
-    """Return the rows of these lines, of which blank ones have none. Raises Uncertain."""
+    `is_utc`: a time without a zone is one in UTC. Otherwise it is not certain for a TIMESTAMP.
+    """
     import pyarrow.json  # noqa: PLC0415 - only these sources need it
 
     lines = lines.filter(pc.invert(pc.match_substring_regex(lines, f"^{_BLANKS}$")))
@@ -62,7 +57,7 @@ def rows_of_json(lines: pa.StringArray, columns: pa.Schema, json: JsonFormat) ->
         # Its text quotes the value, and a traceback shows the text of a cause.
         raise Uncertain("a line has a key twice, or a value that may not be of its column's type") from None
     arrays = found.select(columns.names).combine_chunks().columns
-    typed = [_typed(array.chunk(0), field, json) for array, field in zip(arrays, columns, strict=True)]
+    typed = [_typed(array.chunk(0), field, is_utc=is_utc) for array, field in zip(arrays, columns, strict=True)]
     return pa.RecordBatch.from_arrays(typed, schema=columns)
 
 
@@ -83,16 +78,16 @@ def _check_lines(lines: pa.StringArray, columns: pa.Schema) -> None:
         raise Uncertain("a column of the type DECIMAL has a value in another form than digits and a point")
 
 
-def _typed(array: pa.Array, field: pa.Field, json: JsonFormat) -> pa.Array:
+def _typed(array: pa.Array, field: pa.Field, *, is_utc: bool) -> pa.Array:
     """Return the values of a column. Raises Uncertain."""
     kind, why = field.type, f"column {field.name!r} has a value that may be no {field.type}"
     if pa.types.is_float32(kind) and not _all(pc.less(pc.abs(array), _MOST_IN_FLOAT)):
         raise Uncertain(why)
     if not _is_text(kind):
         return array
-    if not _all(pc.match_substring_regex(array, f"^(?:{_pattern(kind, json)})$")):
+    if not _all(pc.match_substring_regex(array, f"^(?:{_pattern(kind, is_utc=is_utc)})$")):
         raise Uncertain(why)
-    if pa.types.is_timestamp(kind) and kind.tz is not None and json.is_utc:
+    if pa.types.is_timestamp(kind) and kind.tz is not None and is_utc:
         has_zone = pc.match_substring_regex(array, f"{_ZONE}$")
         array = pc.if_else(has_zone, array, pc.binary_join_element_wise(array, "Z", ""))
     try:
@@ -107,12 +102,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
-def _pattern(kind: pa.DataType, json: JsonFormat) -> str:
+def _pattern(kind: pa.DataType, *, is_utc: bool) -> str:
     if pa.types.is_date(kind):
         return PLAIN_DATE
     if kind.tz is None:
         return _TIME
-    return f"{_TIME}{_ZONE}{'?' if json.is_utc else ''}"
+    return f"{_TIME}{_ZONE}{'?' if is_utc else ''}"
 
 
 def _count(lines: pa.StringArray, pattern: str) -> int:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from airflow_txlog.contract.operations import AnySource, FileView, TableView
-from airflow_txlog.datafiles.json_rows import JsonFormat, rows_of_json
+from airflow_txlog.datafiles.json_rows import rows_of_json
 from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.rows_without_log import ParquetScan, TextScan
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
@@ -290,7 +290,7 @@ def text_view(context: JobContext, found: SourceFiles) -> TextView | OnlySpark:
         )
         parse = partial(rows_of_csv, csv=csv)
     else:
-        parse = partial(rows_of_json, json=JsonFormat(is_utc=context.spec.time_zone == "UTC"))
+        parse = partial(rows_of_json, is_utc=context.spec.time_zone == "UTC")
     return TextView(
         columns=columns,
         # A line of blanks is no row of JSON either, but one of control characters is an error.

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_txlog.contract.job import JobSpec
 from airflow_txlog.contract.operations import FileView
-from airflow_txlog.datafiles.json_rows import JsonFormat, rows_of_json
+from airflow_txlog.datafiles.json_rows import rows_of_json
 from airflow_txlog.datafiles.text_lines import Uncertain
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.schema.ddl import TIMES
@@ -130,7 +130,8 @@ ODD = {
         '""',
         '"now"',
     ],
-    "TIMESTAMP": _TIMES,
+    # Without a zone they are certain in a job in UTC.
+    "TIMESTAMP": [*_TIMES, '"2024-01-31T12:00:00"', '"1582-10-10 02:30:00.5"'],
     "TIMESTAMP_NTZ": [*_TIMES, '"2024-01-31T12:00:00Z"', '"2024-01-31T12:00:00+05:30"'],
 }
 # Whole lines that are no plain object, or whose text after one Spark ignores.
@@ -288,34 +289,34 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(
 def test_usual_values_are_certain_and_odd_ones_are_not(name: str) -> None:
     kind = COLUMNS[name]
     columns = to_arrow(_columns(f"{name} {kind}"))
-    found = rows_of_json(pa.array([f'{{"{name}": {value}}}' for value in USUAL[kind]]), columns, JsonFormat())
+    found = rows_of_json(pa.array([f'{{"{name}": {value}}}' for value in USUAL[kind]]), columns)
     assert found.num_rows == len(USUAL[kind])
     assert not found.column(0).null_count
     for value in ODD[kind]:
         with pytest.raises(Uncertain) as caught:
-            rows_of_json(pa.array(["{}", f'{{"{name}": {value}}}']), columns, JsonFormat())
+            rows_of_json(pa.array(["{}", f'{{"{name}": {value}}}']), columns)
         assert len(value) < 4 or value.strip('"') not in str(caught.value)
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_that_is_no_plain_object_is_not_certain(line: str) -> None:
     with pytest.raises(Uncertain):
-        rows_of_json(pa.array(['{"i": 1}', line]), to_arrow(_columns("i INT, t STRING")), JsonFormat())
+        rows_of_json(pa.array(['{"i": 1}', line]), to_arrow(_columns("i INT, t STRING")))
 
 
 def test_a_line_with_a_very_long_name_or_text_is_not_certain() -> None:
     columns = to_arrow(_columns("t STRING"))
     fits = [f'{{"t": "{"a" * 1_000_000}"}}', f'{{"t": "", "{"n" * 49_000}": 1}}']
-    assert rows_of_json(pa.array(fits), columns, JsonFormat()).num_rows == 2
+    assert rows_of_json(pa.array(fits), columns).num_rows == 2
     for line in (f'{{"t": "{"a" * 2**24}"}}', f'{{"t": "", "{"n" * 50_001}": 1}}'):
         with pytest.raises(Uncertain, match="very long"):
-            rows_of_json(pa.array([line]), columns, JsonFormat())
+            rows_of_json(pa.array([line]), columns)
 
 
 def test_a_time_without_a_zone_is_certain_in_a_job_in_utc() -> None:
     columns = to_arrow(_columns("at TIMESTAMP"))
     lines = pa.array(['{"at": "2024-01-31T12:00:00"}', '{"at": "2024-01-31 13:00:00+01:00"}', '{"at": null}'])
-    times = rows_of_json(lines, columns, JsonFormat(is_utc=True)).column(0).to_pylist()
+    times = rows_of_json(lines, columns, is_utc=True).column(0).to_pylist()
     assert times == [dt.datetime(2024, 1, 31, 12, tzinfo=dt.UTC)] * 2 + [None]
 
 
