@@ -170,13 +170,12 @@ class StoreReference:
     access: Access
     limits: Limits = USUAL
     here: Store | None = dataclasses.field(default=None, compare=False, repr=False)
-    """A store that is open in this process, if it is remote or keeps files (`open_whole`): tasks here share them."""
+    """The store, open in this process: tasks here share it, and the files that it keeps (`open_whole`)."""
 
     @classmethod
     def of(cls, store: Store) -> StoreReference:
         """Return the reference to an open store."""
-        here = store if store.is_remote or store.keeps_files else None
-        return cls(root=store.root, access=store.access, limits=store.limits, here=here)
+        return cls(root=store.root, access=store.access, limits=store.limits, here=store)
 
     def open(self) -> Store:
         """Return the store. Raises UnsupportedStore."""

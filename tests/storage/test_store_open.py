@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from airflow_txlog.clock import SystemClock
 from airflow_txlog.engine import Table
 from airflow_txlog.errors import UnsupportedStore
 from airflow_txlog.locations import local_path
-from airflow_txlog.storage import PLAIN, Access, LocalStore, MemoryStore, Store, open_store
+from airflow_txlog.storage import PLAIN, Access, LocalStore, MemoryStore, Store, StoreReference, open_store
 from tests.helpers.rows import append
 
 
@@ -158,6 +159,15 @@ def test_the_extra_that_a_store_needs_is_named_where_its_client_is_missing() -> 
 def test_opening_a_local_store_touches_nothing(tmp_path: Path) -> None:
     assert isinstance(open_store(str(tmp_path / "t"), PLAIN), LocalStore)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tasks_share_the_open_store_of_their_process_and_open_their_own_in_another(tmp_path: Path) -> None:
+    store = open_store(tmp_path, PLAIN)
+    reference = StoreReference.of(store)
+    assert reference.open() is store
+    sent: StoreReference = pickle.loads(pickle.dumps(reference))
+    assert sent == reference
+    assert sent.open() is not store
 
 
 @pytest.mark.parametrize(
