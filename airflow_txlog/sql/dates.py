@@ -134,6 +134,10 @@ def moving(of_numbers: Callable[[Value, Value], Value], sign: int) -> Callable[[
     return compute
 
 
+def months_later(date: Value, months: pa.Scalar) -> Value:
+    return _months_later(date, months.as_py())
+
+
 def _later(moment: Value, duration_us: int) -> Value:
     if moment.type == DATE:
         return pc.add_checked(moment.cast(INT32), pa.scalar(duration_us // DAY_US, INT32)).cast(DATE)

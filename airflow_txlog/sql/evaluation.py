@@ -254,6 +254,9 @@ KNOWN: dict[str, Known] = {
         in_utc=True,
         may_fail=True,
     ),
+    "add_months()": Known(
+        compute=dates.months_later, signature=types.constant_from(1, _DAYS_LATER), arity=_TWO, may_fail=True
+    ),
     "date_add()": Known(compute=_PLUS, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
     "date_sub()": Known(compute=_MINUS, signature=_DAYS_LATER, arity=_TWO, may_fail=True),
     "datediff()": _DAYS_BETWEEN,

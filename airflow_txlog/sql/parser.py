@@ -54,6 +54,10 @@ _UNITS = words(
 # Literals that are a word and a text.
 _TYPED = words("date time timestamp timestamp_ltz timestamp_ntz")
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+# Of INTERVAL '30 days'.
+_WITH_UNIT = re.compile(
+    r"(-?\d{1,18}) (microsecond|millisecond|second|minute|hour|day|week|month|year)s?", re.ASCII | re.IGNORECASE
+)
 # A function of a type's name is a cast to that type.
 _CASTS = words("boolean tinyint smallint int bigint float double date timestamp string binary")
 # Their first argument may be a unit of time, unless there are two.
@@ -373,6 +377,10 @@ class _Parser:
         given = self.tokens[start + 1 : self.at]
         is_negative = given[0].symbol == "-"
         match given[is_negative:]:
+            case [Token("string", text, None)] if (found := _WITH_UNIT.fullmatch(text)) and not is_negative:
+                return Cast(
+                    Literal("string", str(int(found[1]))), f"{OF_INTERVALS}{found[2].lower()}", (start, self.at)
+                )
             case [count, unit] if count.doubt is None and _WHOLE.fullmatch(count.text) and unit.word in _UNITS:
                 text = str(-int(count.text) if is_negative else int(count.text))
                 return Cast(Literal("string", text), f"{OF_INTERVALS}{unit.word.removesuffix('s')}", (start, self.at))

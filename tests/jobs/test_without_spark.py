@@ -243,6 +243,8 @@ def test_a_delete_by_a_plain_predicate_needs_no_spark(tmp_path: Path) -> None:
         ("seen", "seen < current_date - INTERVAL '1' MONTH"),
         ("seen", "now() - INTERVAL 720 HOURS > seen"),
         ("day", "day < current_date() - INTERVAL 30 DAYS"),
+        ("day", "day < CAST(now() - INTERVAL '30 days' AS DATE)"),
+        ("day", "day < add_months(to_date(now()), -1)"),
     ],
 )
 def test_a_delete_of_old_rows_needs_no_spark_and_reads_no_file_of_young_ones(

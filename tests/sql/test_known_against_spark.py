@@ -61,6 +61,7 @@ _WITH_ONE = ["_", "__", "a_", "_b", "a_b", "%_", "_%", "a_%b", "%_b%", "_.", "__
 _CONSTANTS = {
     "like": [*_LIKE, *_WITH_ONE],
     **dict.fromkeys(("contains()", "startswith()", "endswith()", "replace()"), _PARTS),
+    "add_months()": [-1_200_000, -37, -12, -1, 0, 1, 2, 13, 2147483647],
     "round()": [0, 1, 2, 3, 10, 15],
     **{name: [-50, -3, -2, -1, 0, 1, 2, 3, 50, 2147483647] for name in ("substring()", "substr()")},
     **{name: [-1, 0, 1, 2, 50] for name in ("left()", "right()")},
@@ -281,6 +282,10 @@ def _sums_with_intervals(draw: random.Random) -> Iterator[str]:
         forms = ["{}", "-{}", "- {}", "'{}'", "'-{}'", "-'{}'", "-'-{}'", "'+0{}'", "' {}'", "{}.5", "'{}.0'", "{}L"]
         interval = f"INTERVAL {draw.choice(forms).format(count)} {unit}"
         found = f"{left} {draw.choice('+-')} {draw.choice([interval, f'({interval})'])}"
+        if draw.random() < 0.2:
+            found = f"{left} {draw.choice('+-')} INTERVAL '{draw.choice(['', '-', '+', ' '])}{count} {unit}'"
+        if draw.random() < 0.2:
+            found = draw.choice([f"CAST({found} AS DATE)", f"to_date({found})", f"add_months({left}, {count})"])
         found = draw.choice([found] * 6 + [f"{interval} + {left}", f"{interval} - {left}", f"{found} {interval[8:]}"])
         yield draw.choice([found, found, f"{name} < {found}", f"{found} >= {name}", f"{found} - INTERVAL 1 DAY"])
 

@@ -261,7 +261,8 @@ class ColumnBinder:
             return operand
         self._check_utc()
         if operand.is_constant:
-            raise NotPlain("a cast")
+            date = constants.cast(Constant(Primitive.TIMESTAMP, operand.constant), Primitive.DATE, "UTC")
+            return _result(Values(array_of([date.value], Primitive.DATE)), DATE)
         return Typed(Converted(operand.expression, DATE), DATE)
 
     def _in_list(self, operands: Sequence[Typed], kind: pa.DataType) -> Expression:

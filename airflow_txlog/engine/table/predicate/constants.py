@@ -217,6 +217,9 @@ def cast(constant: Constant, target: Primitive | DecimalType, time_zone: str) ->
                 return Constant(target, whole)
     if constant.type is Primitive.DATE and target is Primitive.TIMESTAMP and isinstance(value, int):
         return at_clock(midnight(value), time_zone)
+    if constant.type is Primitive.TIMESTAMP and target is Primitive.DATE and fixed_zone(time_zone) == dt.UTC:
+        assert isinstance(value, int)
+        return Constant(target, value // (DAY_S * SECOND_US))
     if constant.type in INTEGERS and target in INTEGERS and isinstance(value, int):
         return _fits(target, value, str(value))
     raise OutsideGrammar(f"a cast to {target}")
