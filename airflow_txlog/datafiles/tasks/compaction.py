@@ -30,7 +30,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile, is_staged_name
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, gathered, without_values
 from airflow_txlog.datafiles.tasks.small_files import fetched_ahead
-from airflow_txlog.datafiles.tasks.whole_files import FileTask, Publish, publishing
+from airflow_txlog.datafiles.tasks.whole_files import FileTask, Written
 from airflow_txlog.storage import Store
 
 # Small batches are joined before they are encoded: each costs a call for every column.
@@ -56,7 +56,7 @@ class CompactTask(FileTask):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from self.staged(batches, lambda planned: planned.segment, self._compacted)
 
-    def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> Publish:
+    def _compacted(self, files: Sequence[PlannedFile], attempt: str, store: Store) -> Written:
         counts = [planned.file.num_records for planned in files]
         num_rows = sum(filter(None, counts)) if self.read_ahead and None not in counts else None
         output = _CompactedFile(self.layout, store, files[0], attempt, num_rows)
@@ -68,7 +68,7 @@ class CompactTask(FileTask):
         except BaseException:
             output.abandon()
             raise
-        return publishing(output.close, output.abandon)
+        return Written(close=output.close, abandon=output.abandon)
 
     def _rows(self, files: Sequence[PlannedFile], output: _CompactedFile) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the scan, with the columns of the output."""

@@ -52,7 +52,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import (
     without_values,
     writing,
 )
-from airflow_txlog.datafiles.tasks.whole_files import FileTask, Publish, in_advance, publishing
+from airflow_txlog.datafiles.tasks.whole_files import FileTask, Written, in_advance
 from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store
 from airflow_txlog.storage.limits import Limits
@@ -75,8 +75,8 @@ class CopyTask(FileTask):
         attempt: str,
         store: Store,
         look: Callable[[int, pa.RecordBatch], None] | None = None,
-    ) -> Publish:
-        """Write the copy of one file in `store`. Return what publishes it. A failed copy leaves nothing.
+    ) -> Written:
+        """Write the copy of one file in `store`. A failed copy leaves nothing.
 
         `look`: see `copy_without`.
         """
@@ -120,9 +120,8 @@ class CopyTask(FileTask):
             if writer is not None:
                 writer.abandon()
             raise
-        return publishing(
-            functools.partial(writer.close, planned.partition_values, source=planned.index), writer.abandon
-        )
+        close = functools.partial(writer.close, planned.partition_values, source=planned.index)
+        return Written(close=close, abandon=writer.abandon)
 
 
 def _lacking(schema: pa.Schema, layout: Layout) -> list[pa.Field]:
@@ -203,10 +202,11 @@ class ImageTask(CopyTask):
             store = self.bins.store_beside(writer.store)
             work = self._work(batches, store)
             written = (each for bin_work in work for each in self._write_bin(*bin_work, attempt, store, writer))
-            for publish in in_advance(written, writer.store):
-                staged = publish()
-                if staged is not None:
-                    yield records([staged])
+            with in_advance(written, writer.store) as copies:
+                for copy in copies:
+                    staged = copy.publish()
+                    if staged is not None:
+                        yield records([staged])
         yield from report
 
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, MakeImages]]:
@@ -247,8 +247,8 @@ class ImageTask(CopyTask):
 
     def _write_bin(
         self, number: int, images_of: MakeImages, attempt: str, store: Store, writer: PartitionedWriter
-    ) -> Iterator[Publish]:
-        """Write the images of the bin's files; yield what publishes copies."""
+    ) -> Iterator[Written]:
+        """Write the images of the bin's files; yield the copies."""
         scan, are_small = self._scan, functools.partial(self._is_small, writer.store.limits)
         for is_small, files in itertools.groupby(self.bins.files(number, store), are_small):
             if is_small:
@@ -263,13 +263,13 @@ class ImageTask(CopyTask):
 
     def _write_each(
         self, files: Iterator[PlannedFile], attempt: str, images_of: MakeImages, writer: PartitionedWriter
-    ) -> Iterator[Publish]:
+    ) -> Iterator[Written]:
         scan = self._scan
         for planned in files:
             in_place = self._in_place
             changed = None if in_place is None else in_place.changed(planned, images_of, attempt, writer.store)
             if changed is not None:
-                yield lambda staged=changed: staged  # type: ignore[misc]
+                yield Written(close=lambda staged=changed: staged)  # type: ignore[misc]
             elif planned.is_copied:
                 # Each batch that the copy reads is filtered once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))

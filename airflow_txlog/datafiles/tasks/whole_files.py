@@ -6,9 +6,10 @@ meanwhile. The invariant: every file that is written is published, or leaves not
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -23,8 +24,21 @@ from airflow_txlog.datafiles.tasks.scan_and_write import error_record, records, 
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.storage import Store
 
-Publish = Callable[[], StagedFile | None]
-"""Publishes a file that is written, and returns it; None if it has no rows. An error leaves nothing of it."""
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A file that is written: `close` publishes it, and returns it unless it has no rows; `abandon` deletes it."""
+
+    close: Callable[[], StagedFile | None]
+    abandon: Callable[[], None] = lambda: None
+
+    def publish(self) -> StagedFile | None:
+        """Return the staged file; None if it has no rows. An error leaves nothing of it."""
+        try:
+            return self.close()
+        except BaseException:
+            self.abandon()
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,57 +56,51 @@ class FileTask:
         self,
         batches: Iterator[pa.RecordBatch],
         key: Callable[[PlannedFile], Hashable],
-        write: Callable[[list[PlannedFile], str, Store], Publish],
+        write: Callable[[list[PlannedFile], str, Store], Written],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of the files that `write` makes of neighbours with equal keys; for a failure, the error."""
         use_one_thread()
         store = self.layout.store.open()
-        for publish in in_advance(self._written(batches, key, write, store), store):
-            try:
-                staged = publish()
-            except TxlogError as error:
-                yield error_record(error)
-                continue
-            if staged is not None:
-                yield records([staged])
+        with in_advance(self._written(batches, key, write, store), store) as files:
+            for written in files:
+                try:
+                    staged = written.publish()
+                except TxlogError as error:
+                    yield error_record(error)
+                    continue
+                if staged is not None:
+                    yield records([staged])
 
     def _written(
         self,
         batches: Iterator[pa.RecordBatch],
         key: Callable[[PlannedFile], Hashable],
-        write: Callable[[list[PlannedFile], str, Store], Publish],
+        write: Callable[[list[PlannedFile], str, Store], Written],
         store: Store,
-    ) -> Iterator[Publish]:
+    ) -> Generator[Written]:
         attempt, planned_store = SYSTEM_CLOCK.unique_id(), self.bins.store_beside(store)
         for number in task_numbers(batches):
             try:
                 planned = self.bins.files(number, planned_store)
             except TxlogError as error:
-                yield functools.partial(_raise, error)
+                yield Written(close=functools.partial(_raise, error))
                 continue
             for _, files in itertools.groupby(planned, key):
                 try:
                     yield write(list(files), attempt, store)
                 except TxlogError as error:
-                    yield functools.partial(_raise, error)
+                    yield Written(close=functools.partial(_raise, error))
 
 
-def in_advance(written: Iterator[Publish], store: Store) -> Iterator[Publish]:
-    """Yield the same; in a remote store a second thread writes the next file while the caller publishes one."""
-    return ahead(written) if store.is_remote else written
+@contextlib.contextmanager
+def in_advance(written: Generator[Written], store: Store) -> Iterator[Iterator[Written]]:
+    """Yield the same; in a remote store a second thread writes the next file while the caller publishes one.
 
-
-def publishing(close: Publish, abandon: Callable[[], None]) -> Publish:
-    """Return what calls `close`, and `abandon` if that fails."""
-
-    def publish() -> StagedFile | None:
-        try:
-            return close()
-        except BaseException:
-            abandon()
-            raise
-
-    return publish
+    At the end of the block nothing is written any more, and a file that was not published is deleted.
+    """
+    files = ahead(written, drop=lambda file: file.abandon()) if store.is_remote else written
+    with contextlib.closing(files):
+        yield files
 
 
 def _raise(error: TxlogError) -> NoReturn:

@@ -71,7 +71,7 @@ class RowsLeftOut:
             constants=self._constants(add),
         )
         task = CopyTask(bins=Bins(store=StoreReference.of(incoming.store)), layout=layout)
-        staged = task.copied(planned, self._attempt, self._context.store)()
+        staged = task.copied(planned, self._attempt, self._context.store).publish()
         if staged is None:
             return None
         return Add(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
 from airflow_txlog.datafiles.tasks.scan_and_write import report_of
-from airflow_txlog.datafiles.tasks.whole_files import Publish, in_advance, publishing
+from airflow_txlog.datafiles.tasks.whole_files import Written, in_advance
 from airflow_txlog.storage import LocalStore, StoreReference
 from airflow_txlog.storage.base import Output
 from tests.helpers.files import bins_of, plan_of_files
@@ -38,15 +38,16 @@ def test_the_next_file_is_written_while_one_is_published_in_a_remote_store(tmp_p
         log.append(f"published {number}")
         return None
 
-    def written() -> Iterator[Publish]:
+    def written() -> Generator[Written]:
         for number in (1, 2):
             log.append(f"written {number}")
             if number == 2:
                 second_is_written.set()
-            yield lambda number=number: publish(number)  # type: ignore[misc]
+            yield Written(close=partial(publish, number))
 
-    for each in in_advance(written(), store):
-        each()
+    with in_advance(written(), store) as files:
+        for each in files:
+            each.publish()
     in_turn = ["written 1", "published 1", "written 2", "published 2"]
     assert log == (["written 1", "written 2", "published 1", "published 2"] if is_remote else in_turn)
 
@@ -58,7 +59,7 @@ def test_a_file_that_cannot_be_published_is_abandoned(tmp_path: Path) -> None:
         raise PermissionError("no access")
 
     with pytest.raises(PermissionError):
-        publishing(close, lambda: abandoned.append(True))()
+        Written(close=close, abandon=lambda: abandoned.append(True)).publish()
     assert abandoned == [True]
 
 
@@ -100,6 +101,4 @@ def test_a_file_written_in_advance_is_dropped_if_an_earlier_one_cannot_be_publis
         told += task(iter([pa.record_batch({"id": pa.array([0], pa.int64())})]))
     (first,) = (report_of(text) for batch in told for text in batch.column(0).to_pylist())
     assert isinstance(first, StagedFile)
-    # What nobody refers to any more is dropped.
-    gc.collect()
     assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), first.path}
