@@ -61,10 +61,24 @@ def converted(value: Value, kind: pa.DataType) -> Value:
         return value.cast(pa.decimal128(INTEGER_DIGITS[given], 0)).cast(kind)
     if pa.types.is_timestamp(given) and kind == DATE:
         return value.cast(INSTANT).cast(INT64).cast(WALL_TIME).cast(DATE)
+    if given == TEXT:
+        return _text_as(value, kind)
     if given == DATE:
         days = value.cast(INT32)
         check(pc.and_(pc.less_equal(days, LAST_DAY), pc.greater_equal(days, FIRST_DAY)), "a year of five digits")
     return value.cast(kind)
+
+
+# Texts that Spark reads with ANSI mode on and off; it knows more forms.
+_WHOLE_NUMBER, _DAY = r"^-?[0-9]{1,18}\z", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
+
+
+def _text_as(text: Value, kind: pa.DataType) -> Value:
+    check(pc.match_substring_regex(text, _DAY if kind == DATE else _WHOLE_NUMBER), f"a text that may be no {kind}")
+    found = text.cast(kind)
+    if kind == DATE:
+        check(pc.greater_equal(found.cast(INT32), FIRST_DAY), "a year 0")
+    return found
 
 
 # Of the years 1 to 9999.

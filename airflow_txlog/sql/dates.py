@@ -109,14 +109,21 @@ _UNITS_OF_INTERVALS = {
 }
 
 
-def interval_of(count: int, unit: str) -> pa.Array | None:
-    """Return an array of one interval; None for a unit or a number that Spark refuses, or may refuse."""
+def interval_of(count: int, unit: str, factor: int | None = None) -> pa.Array | None:
+    """Return an array of one interval; None for a unit or a number that Spark refuses, or may refuse.
+
+    Spark takes a product of days and a `factor` for a time, which makes a timestamp of a date.
+    """
     if unit not in _UNITS_OF_INTERVALS:
         return None
     kind, size = _UNITS_OF_INTERVALS[unit]
+    total = count * size
+    product = total * (1 if factor is None else factor)
+    if max(abs(total), abs(product)) >= (2**31 if kind == MONTHS else 2**63):
+        return None
     if kind == MONTHS:
-        return pa.array([(count * size, 0, 0)], MONTHS) if abs(count * size) < 2**31 else None
-    return pa.array([count * size], INT64).cast(DURATION).cast(kind) if abs(count * size) < 2**63 else None
+        return pa.array([(product, 0, 0)], MONTHS)
+    return pa.array([product], INT64).cast(DURATION).cast(kind if factor is None else DURATION)
 
 
 def moving(of_numbers: Callable[[Value, Value], Value], sign: int) -> Callable[[Value, Value], Value]:

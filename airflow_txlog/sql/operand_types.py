@@ -399,4 +399,6 @@ def castable(kind: pa.DataType, given: pa.DataType) -> bool:
         if kind == TEXT:
             return given in INTEGER_DIGITS
         return is_decimal(kind) and given != DOUBLE
+    if given == TEXT:
+        return kind in INTEGER_DIGITS or kind == DATE
     return kind == TEXT and given in (BOOL, DATE)

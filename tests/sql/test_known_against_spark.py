@@ -29,7 +29,7 @@ from airflow_txlog.engine.table.predicate.binding import (
     plain_expression,
 )
 from airflow_txlog.engine.table.schema.schema import delta_type
-from airflow_txlog.engine.table.schema.types import StructField, StructType
+from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.sql import computations
 from airflow_txlog.sql.evaluation import KNOWN, LIKE_WITH_ONE, may_be_left_to_spark, values_of
@@ -286,7 +286,10 @@ def _sums_with_intervals(draw: random.Random) -> Iterator[str]:
             found = f"{left} {draw.choice('+-')} INTERVAL '{draw.choice(['', '-', '+', ' '])}{count} {unit}'"
         if draw.random() < 0.2:
             found = draw.choice([f"CAST({found} AS DATE)", f"to_date({found})", f"add_months({left}, {count})"])
-        found = draw.choice([found] * 6 + [f"{interval} + {left}", f"{interval} - {left}", f"{found} {interval[8:]}"])
+        factor = draw.choice([0, 1, -1, 3, 30, 1000, "2L", "1.0", "NULL"])
+        products = [f"{left} - {factor} * {interval}", f"{left} + ({interval}) * {factor}"]
+        others = [f"{interval} + {left}", f"{interval} - {left}", f"{found} {interval[8:]}"]
+        found = draw.choice([found] * 6 + products + others)
         yield draw.choice([found, found, f"{name} < {found}", f"{found} >= {name}", f"{found} - INTERVAL 1 DAY"])
 
 
@@ -325,6 +328,8 @@ def test_another_use_of_an_interval_is_left_to_spark(text: str) -> None:
 def test_a_day_of_a_moment_is_one_of_utc(zone: str, is_plain: bool) -> None:
     assert isinstance(plain_condition("tim - INTERVAL 1 DAY < :at", SCHEMA, _AT, time_zone=zone), str) is not is_plain
     assert isinstance(plain_condition("tim < :at - INTERVAL 1 DAY", SCHEMA, _AT, time_zone=zone), str) is not is_plain
+    several = plain_condition("tim < :at - :n * INTERVAL 1 DAY", SCHEMA, {**_AT, "n": 30}, time_zone=zone)
+    assert isinstance(several, str) is not is_plain
     assert not isinstance(plain_condition("dat - INTERVAL 1 DAY < '2024-01-01'", SCHEMA, {}, time_zone=zone), str)
 
 
@@ -363,6 +368,46 @@ def test_functions_that_look_at_bytes_find_in_a_text_that_is_not_utf8_what_spark
     texts += [f"contains(replace(v, '{part}', 'é'), '{other}')" for part in searched for other in searched]
     texts += [f"replace(v, '{part}') = v" for part in searched]
     _beside_spark(spark, values, "STRING", texts)
+
+
+_NUMBERS = [
+    "0",
+    "1",
+    "27",
+    "9",
+    "-",
+    "-",
+    "+",
+    ".",
+    " ",
+    "\n",
+    "\t",
+    "e",
+    "L",
+    "2147483648",
+    "9223372036854775807",
+    "١",
+]
+_DAYS = ["0000", "0001", "1582", "1900", "2024", "9999", "10000", "-02", "-2", "-10", "-12", "-29", "-31", "T0", " "]
+
+
+def test_a_text_that_is_cast_here_has_the_value_that_spark_gives_it(spark: SparkSession) -> None:
+    draw = random.Random("casts of texts")
+    texts = ["", "-", "-0", "0000-01-01", "128", "-128", "2147483647", "-2147483648", "9" * 18, "9" * 19]
+    texts += ["".join(draw.choices(each, k=draw.choice([1, 2, 3]))) for each in (_NUMBERS, _DAYS) for _ in range(2_000)]
+    schema = StructType((StructField("v", Primitive.STRING),))
+
+    def is_cast_here(sql: str, text: str) -> bool:
+        bound = ColumnBinder(columns_in(schema), {}).operand(plain_expression(sql))
+        try:
+            return len(values_of(bound.expression, pa.table({"v": [text]}))) == 1
+        except InvalidInput:
+            return False
+
+    for sql in ("CAST(v AS TINYINT)", "CAST(v AS INT)", "CAST(v AS BIGINT)", "CAST(v AS DATE)", "to_date(v)"):
+        here = [text for text in dict.fromkeys(texts) if is_cast_here(sql, text)]
+        assert len(here) > 10, sql
+        _beside_spark(spark, pa.array([*here, None]), "STRING", [sql])
 
 
 def test_each_letter_that_is_not_left_to_spark_has_the_case_that_java_gives_it(spark: SparkSession) -> None:

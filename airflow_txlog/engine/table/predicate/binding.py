@@ -50,6 +50,7 @@ from airflow_txlog.sql.operand_types import (
     BOOL,
     DATE,
     INSTANT,
+    INTEGER_DIGITS,
     TEXT,
     VOID,
     Typed,
@@ -210,12 +211,15 @@ class ColumnBinder:
         if known is None or (known.may_fail and not self.may_fail):
             raise NotPlain(described(node))
         is_sum = node.operator in ("+", "-")
-        operands = [_interval(each) if is_sum and _is_interval(each) else self.operand(each) for each in node.operands]
+        bind = self._summand if is_sum else self.operand
+        operands = [bind(each) for each in node.operands]
         if node.operator in _COMPARING:
             if node.operator != "in" and {each.type for each in operands if not each.is_constant} == {INSTANT}:
                 operands = [self._instant(each) for each in operands]
             kinds = {each.type for each in operands if each.type not in (TEXT, VOID)}
             operands = [_meant(each, kinds) for each in operands]
+        if node.operator == "to_date()" and operands[0].type == TEXT and not operands[0].is_constant:
+            return Typed(self.cast(operands[0], DATE), DATE)
         signature = known.typed(operands)
         if known.in_utc and any(each.type == INSTANT for each in operands):
             self._check_utc()
@@ -250,6 +254,24 @@ class ColumnBinder:
             return _operand_of(constants.cast(given, Primitive.TIMESTAMP, self.time_zone), operand.expression)
         except OutsideGrammar as found:
             raise NotPlain(str(found)) from None
+
+    def _summand(self, node: Expression) -> Typed:
+        """Return an operand of a sum, which may be an interval, or the product of one and a whole number."""
+        if not _is_interval(node):
+            return self.operand(node)
+        factor = None
+        if isinstance(node, Call):
+            given, node = sorted(node.operands, key=_is_interval)
+            operand = self.operand(given)
+            if operand.type not in INTEGER_DIGITS or not isinstance(operand.constant, int):
+                raise NotPlain("INTERVAL")
+            factor = operand.constant
+        if not isinstance(node, Cast) or not isinstance(node.operand, Literal):
+            raise NotPlain("INTERVAL")
+        found = interval_of(int(node.operand.text), node.target.removeprefix(OF_INTERVALS), factor)
+        if found is None:
+            raise NotPlain("INTERVAL")
+        return Typed(Values(found), found.type)
 
     def _check_utc(self) -> None:
         if self.time_zone is None or fixed_zone(self.time_zone) != datetime.UTC:
@@ -315,16 +337,9 @@ def _result(values: Values, kind: pa.DataType) -> Typed:
 
 
 def _is_interval(node: Expression) -> bool:
+    if isinstance(node, Call) and node.operator == "*":
+        return any(map(_is_interval, node.operands))
     return isinstance(node, Cast) and node.is_interval
-
-
-def _interval(node: Expression) -> Typed:
-    assert isinstance(node, Cast)
-    assert isinstance(node.operand, Literal)
-    found = interval_of(int(node.operand.text), node.target.removeprefix(OF_INTERVALS))
-    if found is None:
-        raise NotPlain(described(node))
-    return Typed(Values(found), found.type)
 
 
 def _operand_of(constant: Constant, node: Expression) -> Typed:
