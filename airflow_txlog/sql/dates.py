@@ -119,7 +119,9 @@ def interval_of(count: int, unit: str, factor: int | None = None) -> pa.Array | 
     kind, size = _UNITS_OF_INTERVALS[unit]
     total = count * size
     product = total * (1 if factor is None else factor)
-    if max(abs(total), abs(product)) >= (2**31 if kind == MONTHS else 2**63):
+    # With `spark.sql.legacy.interval.enabled` Spark multiplies doubles.
+    most = 2**31 if kind == MONTHS else 2**63 if factor is None else 2**53
+    if max(abs(total), abs(product)) >= most:
         return None
     if kind == MONTHS:
         return pa.array([(product, 0, 0)], MONTHS)

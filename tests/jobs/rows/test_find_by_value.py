@@ -45,7 +45,7 @@ BY_VALUE = [
     "at + INTERVAL 1 HOUR > TIMESTAMP'2024-01-01 00:30:00Z'",
     "date_format(local, 'yyyy') = '1969'",
     "reverse(reverse(upper(p))) IN ('X', :p)",
-    "greatest(tiny, -tiny) > 200",
+    "array_max(array(tiny, -tiny)) > 200",
 ]
 ROW_BY_ROW = ["reverse(reverse(upper(text))) = 'A' OR n > 3", "sqrt(x) > 1"]
 

@@ -54,7 +54,7 @@ def check_samples(spark: SparkSession | None, folder: Path, name: str, seed: int
     fed = make_table(folder / "f", *files, partition_by=["p"], properties=features | FEED)
     more = arguments(file_of(folder / "s", fitting(random_rows(rng, range(20, 50)), name, is_target=False)))
     if spark is not None:
-        more["expect"] = {"a": "greatest(n, 0) > 3"}
+        more["expect"] = {"a": "array_max(array(n, 0)) > 3"}
     before, place = files_on_disk(table), folder / "samples"
     plain = run(spark, operation, table, dry_run=True, **more)
     tried = run(spark, operation, table, dry_run=True, samples_to=str(place), **more)

@@ -48,12 +48,12 @@ def test_a_partition_predicate_is_analysed_once_and_asked_once_about_a_partition
         table,
         set={"name": "'new'"},
         predicate="sign(id) >= 1",
-        partition_predicate="greatest(day, day) = :day",
+        partition_predicate="array_max(array(day, day)) = :day",
         parameters={"day": DAY},
         log=log,
     )
     assert committed(result).attempts == 2
     assert [key for key, name in by_id(table).items() if name == "new"] == [1, 2, 10, 11]
-    assert parsed["greatest(day, day) = :day"] == parsed["sign(id) >= 1"] == 1
+    assert parsed["array_max(array(day, day)) = :day"] == parsed["sign(id) >= 1"] == 1
     # Once in each of the two attempts; the staged files lie in partitions that are known by then.
     assert len(asked) == 2

@@ -202,6 +202,9 @@ class ColumnBinder:
                 return self._converted(operand, kind)
             except (pa.ArrowInvalid, OverflowError):
                 raise NotPlain(f"a constant that is no {kind}") from None
+        if operand.type == TEXT != kind and not columns_of(operand.expression):
+            # Spark takes 'today' for a clock if it computes it from constants alone.
+            raise NotPlain("a cast")
         if may_fail and not self.may_fail and operand.type != kind:
             raise NotPlain(f"a cast to {kind}")
         return operand.expression if operand.type == kind else Converted(operand.expression, kind, may_fail)
