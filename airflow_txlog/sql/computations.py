@@ -161,7 +161,7 @@ def like(text: pa.Array, pattern: pa.Scalar) -> pa.Array:
 
 
 def like_with_one(text: Value, pattern: pa.Scalar) -> Value:
-    """Match a pattern with `_`, which is one character. Raises ArrowInvalid for a text that is not UTF-8."""
+    """Return LIKE of a pattern with `_`, which is one character. Raises ArrowInvalid for a text that is not UTF-8."""
     text.validate(full=True)
     return pc.match_like(text, pattern.as_py())
 
