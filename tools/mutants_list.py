@@ -718,8 +718,8 @@ FAULTS = (
         name="csv-empty-text-for-null",
         breaks="an empty text in quotes of a CSV file becomes null, where Spark reads a text",
         file="airflow_txlog/datafiles/text_lines.py",
-        old="    if csv.null and _any(",
-        new="    if not csv.null and _any(",
+        old="    if csv.null and has_quotes and _any(",
+        new="    if not csv.null and has_quotes and _any(",
         tests=("tests/datafiles/test_csv_rows.py",),
     ),
     # --- row ids ----------------------------------------------------------------------------------------------------
