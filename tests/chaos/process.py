@@ -228,11 +228,11 @@ class Jobs:
         if piece["kind"] == "update rows":
             return "update", {
                 "predicate": f"bucket = {bucket} AND pmod(id, {by}) = 1",
-                "set": {"n": "greatest(n, n) + 100"},
+                "set": {"n": "array_max(array(n, n)) + 100"},
             }
         if piece["kind"] == "merge":
             clauses = [
-                {"when": "matched", "then": "update", "set": {"n": "greatest(t.n, t.n) + 10000"}},
+                {"when": "matched", "then": "update", "set": {"n": "array_max(array(t.n, t.n)) + 10000"}},
                 {"when": "not_matched", "then": "insert", "values": {"id": "s.id", "n": "7L", "bucket": "s.bucket"}},
             ]
             on = f"t.bucket = {bucket} AND pmod(t.id, {IDS_OF_A_PIECE}) = pmod(s.id, {IDS_OF_A_PIECE})"

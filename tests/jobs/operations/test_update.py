@@ -76,7 +76,7 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
     checked = make_table(tmp_path / "checked", data, properties={"delta.constraints.small": "amount < 1000"})
     for table in (plain, checked):
         committed(run(spark, "update", table, predicate="id > 3", set={"wide": "reverse('wen')"}))
-        committed(run(spark, "update", table, predicate="id > 3", set={"amount": "greatest(id, id) * 2"}))
+        committed(run(spark, "update", table, predicate="id > 3", set={"amount": "array_max(array(id, id)) * 2"}))
         expected = [
             row | ({"wide": "new", "amount": 2.0 * row["id"]} if row["id"] > 3 else {}) for row in data.to_pylist()
         ]
@@ -86,7 +86,10 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
 
 @pytest.mark.parametrize(
     ("limit", "assigned"),
-    [("computed_rows", {"amount": "greatest(id, id) * 2"}), ("computed_texts", {"name": "concat(name, reverse('!'))"})],
+    [
+        ("computed_rows", {"amount": "array_max(array(id, id)) * 2"}),
+        ("computed_texts", {"name": "concat(name, reverse('!'))"}),
+    ],
 )
 def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, assigned: dict[str, str]
@@ -120,7 +123,7 @@ def test_computed_values_are_not_taken_for_numbers_of_tasks(
     done: list[tuple[int, int]] = []
     monkeypatch.setattr(scan.progress, "done", lambda files, num_bytes: done.append((files, num_bytes)))
     table = make_table(tmp_path / "t", rows(2), rows(1, start=2))
-    for value in ("greatest(-9 - id, -99)", "greatest(-id, 0)"):
+    for value in ("array_max(array(-9 - id, -99))", "array_max(array(-id, 0))"):
         sizes = table.snapshot().files().column("size").to_pylist()
         done.clear()
         committed(run(spark, "update", table, set={"id": value}))

@@ -53,7 +53,7 @@ CLAUSES = [
     update({"day": "s.day", "name": "s.name"}, "s.name = 'one'"),
     delete(),
     insert({"id": "s.id", "name": "s.name", "day": "s.day"}),
-    update({"amount": "-greatest(t.id, 1) / t.id"}, "pmod(t.id, 100) = 13", BY_SOURCE),
+    update({"amount": "-array_max(array(t.id, 1)) / t.id"}, "pmod(t.id, 100) = 13", BY_SOURCE),
     delete("t.id = 14", BY_SOURCE),
 ]
 

@@ -70,7 +70,9 @@ def test_a_small_delete_by_keys_starts_no_server(base: Path, tmp_path: Path) -> 
 
 def test_a_mistake_of_the_author_starts_no_server(base: Path, tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", pa.table({"id": [1, 2, 3]}))
-    misspelt = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "greatest(idd, -idd) = 2"})
+    misspelt = job_spec(
+        operation="delete", table_uri=table.uri, arguments={"predicate": "array_max(array(idd, -idd)) = 2"}
+    )
     with pytest.raises(UnknownColumn, match="Did you mean 'id'"):
         WarmRunner().run(misspelt, log=print)
     assert not base.exists()
@@ -146,7 +148,7 @@ def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
     errors: list[Exception] = []
 
     def run(runner: WarmRunner) -> None:
-        spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "greatest(a, -a) = 1"})
+        spec = job_spec(operation="delete", table_uri=table.uri, arguments={"predicate": "array_max(array(a, -a)) = 1"})
         with pytest.raises(JobLost, match="was stopped before it started") as caught:
             runner.run(spec, log=lines.append)
         errors.append(caught.value)
@@ -206,7 +208,7 @@ def test_a_session_whose_job_was_stopped_after_its_commit_is_given_up(
     spec = job_spec(
         operation="delete",
         table_uri=str(tmp_path / "t"),
-        arguments={"predicate": "greatest(a, -a) = 1"},
+        arguments={"predicate": "array_max(array(a, -a)) = 1"},
         application=application,
     )
     append_a_file(spec)
@@ -264,7 +266,9 @@ write_document(spec.result_uri, result.to_json())
         lambda *given, **named: ChildProcessRunner(*given, **named) if given else own(),
     )
     Table.create(str(tmp_path / "t"), pa.schema([("a", pa.bool_())]))
-    spec = job_spec(operation="delete", table_uri=str(tmp_path / "t"), arguments={"predicate": "greatest(a, -a) = 1"})
+    spec = job_spec(
+        operation="delete", table_uri=str(tmp_path / "t"), arguments={"predicate": "array_max(array(a, -a)) = 1"}
+    )
     lines: list[str] = []
     assert WarmRunner().run(spec, log=lines.append).status == "nothing_to_do"
     assert [line for line in lines if "Another one is started" in line]
