@@ -23,6 +23,8 @@ from airflow_txlog.sql.parser import NoExpression, parse
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, {")": "(", "]": "["}
 # Of longer texts, only the last one is cached, and not if it is very long or has very many tokens.
 _MOST_REMEMBERED = 20_000
+# A job reads each of its texts several times, and a wide MERGE has thousands of short ones.
+_SHORT, _MOST_SHORT = 200, 4096
 _MOST_OF_LAST, _MOST_TOKENS_OF_LAST = 2_000_000, 50_000
 _last_long_text: list[SqlText] = []
 
@@ -86,6 +88,8 @@ class SqlText:
 
 def sql_text(sql: str) -> SqlText:
     """Return the text cut into tokens; a recently used text is not cut and parsed again."""
+    if len(sql) <= _SHORT:
+        return _short_text(sql)
     if len(sql) <= _MOST_REMEMBERED:
         return _text(sql)
     for last in _last_long_text:
@@ -105,6 +109,9 @@ def _text(sql: str) -> SqlText:
     if has_half_of_a_character(sql):
         return SqlText(sql, problem="half of a character, a lone surrogate")
     return _cut(sql)
+
+
+_short_text = lru_cache(maxsize=_MOST_SHORT)(_text.__wrapped__)
 
 
 def statement_text(sql: str) -> SqlText:

@@ -25,9 +25,8 @@ pytestmark = pytest.mark.seeded
 
 FEW = depth(12, 30, 100)
 MANY = 10 * FEW
-# Ten times as much of one thing is ten times the work; a hundred times would be quadratic. The texts of few columns are
-# still known from jobs before, and those of many are parsed anew.
-MOST = 16
+# Ten times as much of one thing is at most ten times the work; a hundred times would be quadratic.
+MOST = 12
 
 
 def wide(columns: int, first: int = 0) -> pa.Table:
