@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import io
 import json
 import os
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import IncompleteReadError
 from botocore.loaders import Loader
-from botocore.parsers import ResponseParserError
+from botocore.parsers import ResponseParserError, create_parser
 from botocore.utils import parse_timestamp
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ProtocolError
@@ -153,6 +154,29 @@ def test_who_pays_is_said_at_each_request(sent: list[dict[str, str]]) -> None:
         with pytest.raises(NotAnswered):
             request()
     assert [headers.get("x-amz-request-payer") for headers in sent] == ["requester"] * len(requests)
+
+
+def test_no_request_counts_retries(sent: list[dict[str, str]]) -> None:
+    store = open_store("s3://bucket/t", Access(storage_options=OPTIONS)).at_once()
+    with pytest.raises(NotAnswered):
+        store.read("a")
+    assert [name for name in sent[0] if name.startswith("amz-sdk-")] == []
+
+
+def test_of_an_object_the_client_reads_only_what_is_used() -> None:
+    client = s3._open(OPTIONS, None)
+    of_object = client.meta.service_model.operation_model("GetObject").output_shape
+    headers = {
+        "Content-Length": "1",
+        "ETag": '"e"',
+        "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT",
+        "x-amz-meta-a": "b",
+    }
+    answer = {"status_code": 200, "headers": headers, "body": io.BytesIO(b"1")}
+    assert create_parser("rest-xml").parse(answer, of_object).keys() - {"Body", "ResponseMetadata"} == {
+        "ContentLength",
+        "ETag",
+    }
 
 
 class _Gets(BaseHTTPRequestHandler):
