@@ -22,7 +22,7 @@ from airflow_txlog.errors import JobError
 from airflow_txlog.locations import readable
 from airflow_txlog.storage import Store, StoreReference
 
-# One row per data file; `path` is its name in the table's store.
+# One row per data file; `path` is its name in the table's store. A plan lacks the columns that are null in all rows.
 # `deleted` is the bitmap of the rows that its deletion vector deletes, as `rows.RowPositions` reads it: a list of a
 # billion deleted rows would not fit a driver. `positions` is `positions.pack`, of rows that are not deleted.
 # `pairs` (`positions.pack_pairs`) has the source row and the clause of each of them; without it one `clause` acts on
@@ -45,6 +45,7 @@ PLAN_FIELDS = [
     pa.field("segment", pa.int32()),
     pa.field("is_copied", pa.bool_()),
 ]
+PLAN_FIELD = {field.name: field for field in PLAN_FIELDS}
 CONSTANT_PREFIX = "constant:"
 NO_ROW = -1
 """The number of the source row for a row that met none."""
@@ -52,6 +53,8 @@ NO_ROW = -1
 _ROWS_AT_ONCE = 256
 # Follows a row of a bin if several tasks share a large file: which part of how many this row is.
 PART_FIELDS = [pa.field("part", pa.int32(), nullable=False), pa.field("parts", pa.int32(), nullable=False)]
+_OF_PART = frozenset(field.name for field in PART_FIELDS)
+_OF_FILE = ("path", "size_bytes", "num_records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +71,12 @@ class PlannedFile:
     file: DataFile
     directory: str
     partition_values: dict[str, str | None]
-    deleted: bytes | None
-    positions: bytes | None
-    leaving: bytes | None
+    deleted: bytes | None = None
+    positions: bytes | None = None
+    leaving: bytes | None = None
     row_ids: pa.Array | None
     clauses: pa.Array | None
-    segment: int | None
+    segment: int | None = None
     is_copied: bool
     constants: Mapping[str, pa.Scalar]
     part: int = 0
@@ -135,33 +138,40 @@ class Bins:
 
 
 def plan_table(columns: Mapping[str, Any], constants: Mapping[str, pa.Array] | None = None) -> pa.Table:
-    """Return a plan with these columns (lists or arrays, at least one), nulls in the others, and partition values."""
-    rows = len(next(iter(columns.values())))
-    arrays = [columns[each.name] if each.name in columns else pa.nulls(rows, each.type) for each in PLAN_FIELDS]
+    """Return a plan with these columns (lists or arrays, at least one) and partition values."""
     typed = constants or {}
-    fields = [*PLAN_FIELDS, *(pa.field(CONSTANT_PREFIX + name, values.type) for name, values in typed.items())]
-    return pa.table([*arrays, *typed.values()], schema=pa.schema(fields))
+    fields = [PLAN_FIELD[name] for name in columns]
+    fields += [pa.field(CONSTANT_PREFIX + name, values.type) for name, values in typed.items()]
+    return pa.table([*columns.values(), *typed.values()], schema=pa.schema(fields))
+
+
+def plan_rows(plan: pa.Table, rows: Sequence[int]) -> pa.Table:
+    """Return these rows of a plan, in this order."""
+    is_whole = len(rows) == plan.num_rows and all(row == number for number, row in enumerate(rows))
+    return plan if is_whole else plan.take(pa.array(rows, pa.int64()))
 
 
 def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
     """Yield the rows of a plan; `store` is that of the files."""
     held = plan.column_names
-    names = [field.name for field in (*PLAN_FIELDS, *PART_FIELDS) if field.name in held]
+    names = [name for name in held if name in PLAN_FIELD or name in _OF_PART]
     constants = [name for name in held if name.startswith(CONSTANT_PREFIX)]
     for part in plan.select(names + constants).to_batches(max_chunksize=_ROWS_AT_ONCE):
-        columns = (part.column(name).to_pylist() for name in names)
-        for row, values in enumerate(zip(*columns, strict=True)):
+        columns = part.columns
+        typed = dict(zip(constants, columns[len(names) :], strict=True))
+        rows = zip(*(column.to_pylist() for column in columns[: len(names)]), strict=True)
+        for row, values in enumerate(rows):
             value = dict(zip(names, values, strict=True))
-            row_ids, clauses = _of_positions(value.pop("pairs"), value.pop("clause"))
-            file = {name: value.pop(name) for name in ("path", "size_bytes", "num_records")}
+            row_ids, clauses = _of_positions(value.pop("pairs", None), value.pop("clause", None))
+            file = {name: value.pop(name, None) for name in _OF_FILE}
             yield PlannedFile(
                 file=DataFile(store=store, **file),
-                directory=value.pop("directory") or "",
-                partition_values=dict(value.pop("partition_values") or []),
+                directory=value.pop("directory", None) or "",
+                partition_values=dict(value.pop("partition_values", None) or []),
                 row_ids=row_ids,
                 clauses=clauses,
-                is_copied=bool(value.pop("is_copied")),
-                constants=_constants({name: part.column(name)[row] for name in constants}),
+                is_copied=bool(value.pop("is_copied", None)),
+                constants=_constants({name: column[row] for name, column in typed.items()}),
                 **value,
             )
 
@@ -197,8 +207,7 @@ def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
 def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes]:
     """Yield each bin's rows of the plan as Arrow IPC."""
     for rows in bins:
-        is_whole = len(rows) == plan.num_rows and all(row == number for number, row in enumerate(rows))
-        part = plan if is_whole else plan.take(pa.array(rows, pa.int64()))
+        part = plan_rows(plan, rows)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as stream:
             stream.write_table(part)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -24,7 +24,15 @@ from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet.physical import is_mapped
 from airflow_txlog.datafiles.partitioning import hive_directory
 from airflow_txlog.datafiles.tasks.copies import SentColumns
-from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, in_parts, pack_bins, plan_table
+from airflow_txlog.datafiles.tasks.plans import (
+    PLAN_FIELD,
+    Bins,
+    encode_bins,
+    in_parts,
+    pack_bins,
+    plan_rows,
+    plan_table,
+)
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, FileScan, Step
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.columns.partitions import Instants, typed_partition_columns
@@ -47,7 +55,7 @@ SCANNED_PIECE_BYTES = 16 * 1024 * 1024
 TWO_WAVES_BYTES = 512 * 1024 * 1024
 # The columns of a plan that come from a file's action, and the number of files that are processed at once.
 _OF_ACTION = ("path", "size_bytes", "num_records", "directory", "partition_values")
-_ROWS = pa.schema([field for field in PLAN_FIELDS if field.name in _OF_ACTION])
+_ROWS = pa.schema([PLAN_FIELD[name] for name in _OF_ACTION])
 _ROWS_AT_ONCE = 16_384
 
 
@@ -87,21 +95,22 @@ class FilePlan:
         """Return the URI of a row's file, for messages."""
         return readable(self.store.root, self.table.column("path")[row].as_py())
 
+    def values(self, name: str) -> list[Any]:
+        """Return one of the columns of `plans.PLAN_FIELDS`."""
+        return self.table.column(name).to_pylist() if name in self.table.column_names else [None] * self.num_files
+
     def live_row_counts(self) -> list[int | None]:
         """Return the undeleted rows of each file; None if the log does not count its rows."""
-        records = self.table.column("num_records").to_pylist()
-        vectors = self.table.column("deleted").to_pylist()
         return [
             count if count is None or vector is None else count - RowPositions(vector, "of the plan").num_rows
-            for count, vector in zip(records, vectors, strict=True)
+            for count, vector in zip(self.values("num_records"), self.values("deleted"), strict=True)
         ]
 
     def staying_row_counts(self) -> list[int | None]:
         """Return the undeleted rows of each file outside of `positions`; None if the log does not count its rows."""
-        positions = self.table.column("positions").to_pylist()
         return [
             None if count is None else count - unpack(leaving).num_rows
-            for count, leaving in zip(self.live_row_counts(), positions, strict=True)
+            for count, leaving in zip(self.live_row_counts(), self.values("positions"), strict=True)
         ]
 
     @property
@@ -110,27 +119,28 @@ class FilePlan:
         rows = self.live_row_counts()
         known = [count for count in rows if count is not None]
         of_all = {"rows": sum(known)} if len(known) == len(rows) else {}
-        return {**of_all, "bytes": sum(self.table.column("size_bytes").to_pylist()), "files": self.num_files}
+        return {**of_all, "bytes": sum(self.values("size_bytes")), "files": self.num_files}
 
     @property
     def num_positions(self) -> int:
         """The number of rows in `positions`."""
-        return sum(unpack(positions).num_rows for positions in self.table.column("positions").to_pylist())
+        return sum(unpack(positions).num_rows for positions in self.values("positions"))
 
     def reading_costs(self) -> list[int]:
         """Return the cost of reading the rows of each file, in bytes: its size, or more if they take much memory."""
-        numbers, sizes = (self.table.column(name).to_pylist() for name in ("index", "size_bytes"))
-        return [max(size or 0, self.costs.get(number, 0)) for number, size in zip(numbers, sizes, strict=True)]
+        rows = zip(self.values("index"), self.values("size_bytes"), strict=True)
+        return [max(size or 0, self.costs.get(number, 0)) for number, size in rows]
 
     def take(self, rows: Sequence[int]) -> FilePlan:
         """Return the plan of these rows, in this order."""
-        return replace(self, table=self.table.take(pa.array(rows, pa.int64())))
+        return replace(self, table=plan_rows(self.table, rows))
 
     def with_column(self, name: str, values: Sequence[bytes | int | None]) -> FilePlan:
         """Return the plan with one of its columns for the work on its rows set, one value a file."""
-        index = self.table.schema.get_field_index(name)
-        field = self.table.schema.field(index)
+        field, index = PLAN_FIELD[name], self.table.schema.get_field_index(name)
         column = pa.array(values, field.type)
+        if index < 0:
+            return replace(self, table=self.table.append_column(field, column))
         return replace(self, table=self.table.set_column(index, field, column))
 
 
@@ -239,7 +249,7 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
     Raises NeedsSpark if that is too much work for a job without Spark.
     """
     segments: dict[int, list[int]] = {}
-    for row, segment in enumerate(plan.table.column("segment").to_pylist()):
+    for row, segment in enumerate(plan.values("segment")):
         segments.setdefault(segment, []).append(row)
     file_sizes = plan.reading_costs()
     context.executor.admit(file_sizes, plan.store)
@@ -247,15 +257,15 @@ def bins_by_segment(context: JobContext, plan: FilePlan) -> tuple[Bins, tuple[in
     groups = list(segments.values())
     packed = pack_bins(sizes, task_count(context.parallelism, sizes))
     rows_of_bins = [[row for number in numbers for row in groups[number]] for numbers in packed]
-    indexes = plan.table.column("index")
-    return sent_bins(context, plan, rows_of_bins), tuple(indexes[rows[0]].as_py() for rows in rows_of_bins)
+    indexes = plan.values("index")
+    return sent_bins(context, plan, rows_of_bins), tuple(indexes[rows[0]] for rows in rows_of_bins)
 
 
 def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int]]) -> Bins:
     """Return the work of each task, given as rows of the plan."""
     store = StoreReference.of(plan.store)
     # A file in parts occurs once for each part.
-    costs = dict(zip(plan.table.column("index").to_pylist(), plan.reading_costs(), strict=True)).values()
+    costs = dict(zip(plan.values("index"), plan.reading_costs(), strict=True)).values()
     weight = weight_of(costs, is_remote=plan.store.is_remote)
     amounts = _amounts(plan, packed)
     inline: list[bytes] = []
@@ -281,7 +291,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
 
 def _amounts(plan: FilePlan, packed: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
     """Return the number of rows of the plan in each bin, and the bytes of their files or parts of files."""
-    numbers, sizes = (plan.table.column(name).to_pylist() for name in ("index", "size_bytes"))
+    numbers, sizes = plan.values("index"), plan.values("size_bytes")
     parts = Counter(numbers)
     return tuple((len(rows), sum((sizes[row] or 0) // parts[numbers[row]] for row in rows)) for rows in packed)
 

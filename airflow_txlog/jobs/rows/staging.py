@@ -191,7 +191,7 @@ class _Staging(Generic[P]):
             whole = plan_files(prepared.snapshot, prepared.whole, context.spec.time_zone, context.executor.instants)
             tables.append(whole.table)
             files = pa.concat_tables([files, prepared.whole])
-        plan = replace(found.plan, table=pa.concat_tables(tables))
+        plan = replace(found.plan, table=pa.concat_tables(tables, promote_options="default"))
         return LeavingRows(plan=plan, files=files, keys=file_keys(files, context.root).to_pylist())
 
     def _joint(self, copies: Sequence[int]) -> list[list[int]]:
