@@ -101,14 +101,16 @@ class Upload:
         self._parts: list[Future[Any]] = []
         self._under_way: deque[Future[Any]] = deque()
         self._is_discarded = False
+        self._process = os.getpid()
 
     def write(self, data: Any) -> int:
         """Append bytes. Raises the error of an earlier part, and FileExistsError as `Store.open_new` does.
 
-        Bytes for a discarded file are ignored: a buffer of Arrow passes on what it holds when it is collected.
+        A buffer of Arrow passes on what it holds when it is collected. These bytes are ignored if the file is
+        discarded, and in a process that was forked from the writer's.
         """
         view = memoryview(data).cast("B")
-        if self._is_discarded:
+        if self._is_discarded or os.getpid() != self._process:
             return len(view)
         self._size += len(view)
         start = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import os
 import queue
@@ -155,6 +156,28 @@ def test_a_large_file_that_is_dropped_is_given_up_and_not_by_the_thread_that_dro
     assert given_up_by.get(timeout=60) != threading.get_ident()
     assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
     assert names(object_store) == []
+
+
+def test_a_forked_child_sends_nothing_of_a_file_that_its_parent_writes(object_store: Store) -> None:
+    """The child drops its copy of the file, with what Arrow has buffered: here, the end of a part."""
+    assert isinstance(object_store, ObjectStore)
+    part_bytes = object_store._bucket.part_bytes
+    content = bytes_of(1, 2 * part_bytes + 5)
+    file = object_store.open_new("x")
+    file.write(content[: 2 * part_bytes - 300_000])
+    file.write(content[2 * part_bytes - 300_000 : 2 * part_bytes + 1])
+    child = os.fork()
+    if not child:
+        try:
+            del file
+            gc.collect()
+        finally:
+            os._exit(len([each for each in threading.enumerate() if each.name.startswith("txlog-upload")]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert object_store.abort_unfinished(object_store.now_ms() + 60_000) == 0
+    file.write(content[2 * part_bytes + 1 :])
+    file.close()
+    assert object_store.read("x") == content
 
 
 def test_a_part_is_sent_while_the_next_one_is_written(object_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

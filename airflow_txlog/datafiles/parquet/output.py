@@ -334,14 +334,15 @@ class RowGroupWriter:
         """Drop the file, begun or finished, if its record was not handed on."""
         self._pending = []
         with contextlib.suppress(Exception):
-            if self._writer is not None:
-                self._writer.close()
-        with contextlib.suppress(Exception):
+            # Before the writer is closed: a store would be sent what it still holds.
             if self._output is not None:
                 self._output.discard()
             # A failed close leaves no file: a file of that name would be another writer's.
             if self._is_finished:
                 self._store.delete(self.path)
+        with contextlib.suppress(Exception):
+            if self._writer is not None:
+                self._writer.close()
         self._writer = None
 
 

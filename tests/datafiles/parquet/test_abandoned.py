@@ -40,3 +40,16 @@ def test_a_file_that_could_not_take_its_name_does_not_delete_the_one_that_has_it
         writer.close({})
     writer.abandon()
     assert store.read("part") == b"another's"
+
+
+def test_what_a_file_still_holds_is_not_sent_when_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not answer would be asked again, for a minute a file."""
+    store, log = MemoryStore(f"memory://{uuid.uuid4().hex}/t", PLAIN), []
+    writer = begun(store)
+    output = writer._output
+    assert output is not None
+    write, discard = output.sink.write, output._discard
+    monkeypatch.setattr(output.sink, "write", lambda data: (log.append("written"), write(data))[1])
+    monkeypatch.setattr(output, "_discard", lambda: (log.append("discarded"), discard())[1])
+    writer.abandon()
+    assert log[:1] == ["discarded"]

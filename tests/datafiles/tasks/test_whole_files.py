@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from collections.abc import Generator
 from functools import partial
@@ -61,6 +62,33 @@ def test_a_file_that_cannot_be_published_is_abandoned(tmp_path: Path) -> None:
     with pytest.raises(PermissionError):
         Written(close=close, abandon=lambda: abandoned.append(True)).publish()
     assert abandoned == [True]
+
+
+def test_a_file_that_is_being_written_when_the_task_is_interrupted_is_dropped(tmp_path: Path) -> None:
+    store, is_interrupted, log = LocalStore(str(tmp_path)), threading.Event(), []
+    store.is_remote = True
+    main, before = threading.main_thread().ident, signal.getsignal(signal.SIGUSR1)
+    assert main is not None
+
+    def interrupt(number: int, frame: object) -> None:
+        is_interrupted.set()
+        raise KeyboardInterrupt
+
+    def written() -> Generator[Written]:
+        yield Written(close=lambda: None)
+        # The task waits for this file.
+        signal.pthread_kill(main, signal.SIGUSR1)
+        assert is_interrupted.wait(30)
+        yield Written(close=lambda: None, abandon=lambda: log.append("abandoned"))
+
+    signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), in_advance(written(), store) as files:
+            for each in files:
+                each.publish()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert log == ["abandoned"]
 
 
 class SecondFails(LocalStore):
