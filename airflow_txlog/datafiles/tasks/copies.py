@@ -269,7 +269,7 @@ class ImageTask(CopyTask):
             in_place = self._in_place
             changed = None if in_place is None else in_place.changed(planned, images_of, attempt, writer.store)
             if changed is not None:
-                yield Written(close=lambda staged=changed: staged)  # type: ignore[misc]
+                yield changed
             elif planned.is_copied:
                 # Each batch that the copy reads is filtered once more, for the rows that do not stay.
                 rows_of = functools.partial(scan.asked_rows, planned, unpack(planned.positions))

@@ -9,6 +9,7 @@ Source: docs/decisions/positions-not-rows.md; soundness A17, A19.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -41,9 +42,9 @@ from airflow_txlog.datafiles.parquet.rewriting import copy_options
 from airflow_txlog.datafiles.parquet.splicing import ChunkMismatch, Splice, SplicedWriter
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN, as_in_file
 from airflow_txlog.datafiles.parquet.writing import Layout
-from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN
+from airflow_txlog.datafiles.tasks.whole_files import Written
 from airflow_txlog.errors import JobError
 from airflow_txlog.sql.expression import columns_of
 from airflow_txlog.storage import Store
@@ -83,8 +84,8 @@ class InPlace:
         is_usual = is_usual and not (layout.expectations or layout.discards)
         return is_usual and layout.parquet == DEFAULT_FORMAT and set(self.assigned) < set(layout.data_schema.names)
 
-    def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> StagedFile | None:
-        """Return the copy of a planned file with new values at its positions; None for a file that must be rewritten.
+    def changed(self, planned: PlannedFile, images_of: MakeImages, attempt: str, store: Store) -> Written | None:
+        """Write the copy of a planned file with new values at its positions. None: the file must be rewritten.
 
         `images_of` gets rows with the columns `read` and their addresses, and its batches have the assigned columns.
         A failed copy leaves nothing. Raises TxlogError.
@@ -107,15 +108,20 @@ class InPlace:
             writer = copy.writer(store, attempt)
             try:
                 copy.write(writer, asked, images_of)
-                return writer.close(
-                    planned.partition_values, source=planned.index, segment=planned.segment, num_kept=rows - changed
-                )
             except ChunkMismatch as error:
                 writer.abandon()
                 raise corrupt_column(planned.file, error) from error
             except BaseException:
                 writer.abandon()
                 raise
+        close = functools.partial(
+            writer.close,
+            planned.partition_values,
+            source=planned.index,
+            segment=planned.segment,
+            num_kept=rows - changed,
+        )
+        return Written(close=close, abandon=writer.abandon)
 
 
 class _Copy:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Generator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,14 +19,17 @@ from airflow_txlog.datafiles.deletion_vectors.positions import pack
 from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.copies import CopyTask
+from airflow_txlog.datafiles.tasks.copies import CopyTask, ImageTask
+from airflow_txlog.datafiles.tasks.row_values import NewImages, RowValues
 from airflow_txlog.datafiles.tasks.scan_and_write import report_of
 from airflow_txlog.datafiles.tasks.whole_files import Written, in_advance
+from airflow_txlog.sql.expression import Values
 from airflow_txlog.storage import LocalStore, StoreReference
 from airflow_txlog.storage.base import Output
+from airflow_txlog.storage.limits import USUAL
 from tests.helpers.files import bins_of, plan_of_files
 
-SCHEMA = pa.schema([("id", pa.int64())])
+SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 
 
 @pytest.mark.parametrize("is_remote", [True, False])
@@ -81,11 +85,15 @@ def test_a_file_that_is_being_written_when_the_task_is_interrupted_is_dropped(tm
         assert is_interrupted.wait(30)
         yield Written(close=lambda: None, abandon=lambda: log.append("abandoned"))
 
-    signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt), in_advance(written(), store) as files:
+    def publish() -> None:
+        with in_advance(written(), store) as files:
             for each in files:
                 each.publish()
+
+    signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            publish()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert log == ["abandoned"]
@@ -116,17 +124,25 @@ class SecondFails(LocalStore):
         return output
 
 
-def test_a_file_written_in_advance_is_dropped_if_an_earlier_one_cannot_be_published(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["copy", "in place"])
+def test_a_file_written_in_advance_is_dropped_if_an_earlier_one_cannot_be_published(kind: str, tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.parquet" for number in range(3)]
     for path in files:
-        pq.write_table(pa.table({"id": [1, 2]}), path)
+        pq.write_table(pa.table({"id": [1, 2], "n": [1, 2]}), path)
     store = SecondFails(str(tmp_path))
+    store.limits = replace(USUAL, changed_in_place_bytes=0)
     layout = Layout(store=StoreReference.of(store), schema=SCHEMA, partition_columns=(), job_id="job")
-    plan = plan_of_files(*({"path": path.name, "positions": pack([0])} for path in files))
-    task = CopyTask(bins=bins_of(tmp_path, plan), layout=layout)
+    bins = bins_of(
+        tmp_path, plan_of_files(*({"path": path.name, "positions": pack([0]), "is_copied": True} for path in files))
+    )
+    values = NewImages(clauses={0: RowValues(values={"n": Values(pa.array([5]))})})
+    task = CopyTask(bins=bins, layout=layout)
+    if kind == "in place":
+        task = ImageTask(bins=bins, layout=layout, values=values)
     told = []
     with pytest.raises(TaskFailed, match="Permission denied"):
         told += task(iter([pa.record_batch({"id": pa.array([0], pa.int64())})]))
     (first,) = (report_of(text) for batch in told for text in batch.column(0).to_pylist())
     assert isinstance(first, StagedFile)
+    assert pq.read_table(tmp_path / first.path)["n"].to_pylist() == ([2] if kind == "copy" else [5, 2])
     assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), first.path}
