@@ -219,7 +219,15 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def round_half_up(value: Value, digits: int) -> Value:
-    return pc.round(value, ndigits=digits, round_mode="half_towards_infinity")
+    """Return decimals of the same scale with one digit more, which has room for the carry."""
+    return pc.round(_wider(value), ndigits=digits, round_mode="half_towards_infinity")
+
+
+def _wider(value: Value) -> Value:
+    # Arrow makes 0 of a rounded value that does not fit in 38 digits.
+    kind = value.type
+    wider = pa.decimal128 if kind.precision < 38 else pa.decimal256
+    return value.cast(wider(kind.precision + 1, kind.scale))
 
 
 def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:
@@ -236,9 +244,7 @@ def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:
         half = pc.if_else(pc.less(units, 0), -(unit // 2), unit // 2)
         whole = pc.divide(pc.add(units, half), unit) if unit > 1 else units
         return _with_scale(whole.cast(pa.decimal128(19, 0)), kind.precision - kind.scale + left + 1, left)
-    # One digit more has room for the carry.
-    wider = number.cast(pa.decimal128(min(kind.precision + 1, 38), kind.scale))
-    return round_half_up(wider, left).cast(pa.decimal128(kind.precision - kind.scale + left + 1, left))
+    return round_half_up(number, left).cast(pa.decimal128(kind.precision - kind.scale + left + 1, left))
 
 
 def whole(round_mode: str) -> Callable[[Value], Value]:
@@ -247,8 +253,7 @@ def whole(round_mode: str) -> Callable[[Value], Value]:
     def compute(number: Value) -> Value:
         kind = number.type
         if is_decimal(kind):
-            wider = number.cast(pa.decimal128(kind.precision + 1, kind.scale))
-            return pc.round(wider, ndigits=0, round_mode=round_mode).cast(whole_decimal(kind))
+            return pc.round(_wider(number), ndigits=0, round_mode=round_mode).cast(whole_decimal(kind))
         return pc.round(number, ndigits=0, round_mode=round_mode).cast(INT64) if kind == DOUBLE else number
 
     return compute

@@ -14,6 +14,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Sequence
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -357,6 +358,19 @@ def test_doubles_are_rounded_by_their_shortest_text_as_java_does(spark: SparkSes
     near = [math.nextafter(value, draw.choice([-math.inf, math.inf])) for value in halves[:2_000]]
     values = pa.array([*halves, *(-value for value in halves), *others, *near, 2.675, 1.005, -0.4, 1e300, None])
     _beside_spark(spark, values, "DOUBLE", [f"round(v, {digits})" for digits in range(5)] + ["round(v)"])
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(38, 18), (37, 18), (38, 1), (38, 38), (18, 3)])
+def test_a_decimal_whose_rounding_needs_another_digit_is_rounded_as_in_spark(
+    spark: SparkSession, precision: int, scale: int
+) -> None:
+    digits = ["9" * precision, "9" * (precision - 1) + "4", "5" * precision, "1" + "0" * (precision - 1)]
+    exact = [Decimal(sign + each).scaleb(-scale, Context(prec=38)) for each in digits for sign in ("", "-")]
+    values = pa.array([*exact, None], pa.decimal128(precision, scale))
+    texts = [f"round(v, {places})" for places in range(min(scale + 1, 16)) if precision - scale + places < 38]
+    texts += [f"CAST(v AS DECIMAL({precision - scale + places + 1}, {places}))" for places in range(min(scale, 37))]
+    texts += ["floor(v)", "ceil(v)"] if precision < 38 else []
+    _beside_spark(spark, values, f"DECIMAL({precision}, {scale})", texts)
 
 
 def test_functions_that_look_at_bytes_find_in_a_text_that_is_not_utf8_what_spark_finds(spark: SparkSession) -> None:
