@@ -34,8 +34,8 @@ _OF_PROXY = (
     "the proxy of HTTPS_PROXY or HTTP_PROXY asks for a user and a password, or does not accept those in its URL; the "
     "store was not asked"
 )
-# Of temporary credentials, with status 400.
-_EXPIRED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+ENDED = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"})
+"""The codes of credentials that are no longer valid. Those of temporary ones have status 400."""
 # A body of several pieces is joined, and that takes as much time as to read it.
 _PIECE_BYTES = 8 * 1024 * 1024
 # A piece of the body of a request. The connection must take each within CONNECT_S: 13 KiB/s are enough. Pieces of 256
@@ -247,7 +247,7 @@ def refusal(status: int | None, code: str, method: str, where: str) -> OSError:
     """Return the error of a request that would be answered the same again."""
     if status == 407:
         return PermissionError(errno.EACCES, f"{method} was refused ({status}): {_OF_PROXY}", where)
-    if status in (401, 403) or code in _EXPIRED:
+    if status in (401, 403) or code in ENDED:
         why = "the credentials are not valid there, or do not allow it"
         if code == "RequestTimeTooSkewed":
             why = "the clock of this machine is too far from the server's"

@@ -56,6 +56,7 @@ from airflow_txlog.storage.bucket import (
 from airflow_txlog.storage.clouds import (
     CONNECT_S,
     CONNECTIONS,
+    ENDED,
     READ_S,
     Body,
     Connection,
@@ -337,9 +338,8 @@ class S3Bucket(RangedBucket):
 
     def complete(self, upload: Any, parts: Sequence[Any]) -> int | None:
         key, upload_id, condition = upload
-        made_of = {"Parts": list(parts)}
         answer = self._request(
-            "complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload=made_of, **condition
+            "complete_multipart_upload", Key=key, UploadId=upload_id, MultipartUpload={"Parts": [*parts]}, **condition
         )
         return made_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
 
@@ -422,10 +422,11 @@ class S3Bucket(RangedBucket):
         code = str(answer.get("Error", {}).get("Code", ""))
         if code == "NoSuchBucket":
             return no_bucket(where, SCHEME)
-        if isinstance(error, NoCredentialsError | PartialCredentialsError):
-            # Otherwise a client that was made while the machine's role was unavailable would never look for it again.
+        if code in ENDED or isinstance(error, NoCredentialsError | PartialCredentialsError):
+            # Otherwise this process would never look again for a role, a file or a variable that has come or changed.
             self._connection.drop()
-            return no_credentials("S3", method, where)
+            if not code:
+                return no_credentials("S3", method, where)
         if status is None and not isinstance(error, _NETWORK):
             # A profile that is missing, a sign-on that has ended, a name that no bucket can have: nothing was sent.
             return refusal(None, type(error).__name__, method, where) if isinstance(error, BotoCoreError) else error

@@ -27,6 +27,7 @@ from airflow_txlog.storage import Access, open_store, s3
 from airflow_txlog.storage.base import NoCredentials
 from airflow_txlog.storage.clouds import NotAnswered, refusal
 from airflow_txlog.storage.objects import ObjectStore
+from tests.helpers import s3 as server
 
 MD5 = base64.b64encode(hashlib.md5(b"body", usedforsecurity=False).digest()).decode()
 OPTIONS = {"key": "k", "secret": "s", "region": "us-east-1"}
@@ -245,6 +246,26 @@ def test_a_process_without_credentials_finds_those_that_come_later(
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     with pytest.raises(NotAnswered):
         bucket.get("t/x")
+
+
+def test_a_process_finds_the_credentials_that_replace_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A key in a file is rotated, or replaced by the next temporary one, while a triggerer runs."""
+    given = server.options()
+    for name in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+    def rotate(key: str, secret: str) -> None:
+        text = f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+        (tmp_path / "credentials").write_text(text)
+
+    rotate("gone", "gone")
+    store = open_store(server.new_folder(), Access(storage_options=server.plain_options()))
+    with pytest.raises(PermissionError, match="InvalidAccessKeyId"):
+        store.put("x", b"1")
+    rotate(given["key"], given["secret"])
+    store.put("x", b"1")
+    assert store.read("x") == b"1"
 
 
 def test_an_answer_that_is_none_of_s3_is_asked_for_again() -> None:
