@@ -116,7 +116,7 @@ class Upload:
         start = 0
         while start < len(view):
             end = min(len(view), start + self._bucket.part_bytes - self._rest_bytes)
-            # Of Arrow these are bytes already. Its own buffers may change after the call.
+            # Arrow passes bytes. Another buffer may change after the call.
             self._rest.append(data if type(data) is bytes and end - start == len(view) else bytes(view[start:end]))
             self._rest_bytes += end - start
             start = end

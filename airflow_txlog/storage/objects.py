@@ -45,7 +45,7 @@ DEADLINE_S = 60.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _REPORTED_S = 0.1, 5.0, 5.0
 # How long the answer to a put shows the store's clock.
 _CLOCK_S = 10.0
-# What is gathered of a file before it is passed on.
+# How much of a file is gathered before it is passed on.
 _BUFFERED_BYTES = 1024 * 1024
 
 _Answer = TypeVar("_Answer")
@@ -194,7 +194,7 @@ class ObjectStore(Store):
 
     def _output(self, path: str, *, if_absent: bool) -> Output:
         upload = Upload(self._bucket, self._key(path), self._repeated, if_absent=if_absent)
-        # Arrow writes a file in hundreds of pieces, and would wait for the interpreter at each.
+        # Arrow writes a file in hundreds of pieces, and would wait for the interpreter to pass each on.
         sink = pa.BufferedOutputStream(pa.PythonFile(upload, mode="w"), _BUFFERED_BYTES)
 
         def publish() -> int | None:

@@ -1,7 +1,7 @@
-"""A step of a task that writes whole files, each from planned ones; one record a file.
+"""Tasks that write whole files, each from planned ones, and yield one record a file.
 
-A file is written, and then published, as nothing of it is seen before in a remote store. There the next file is written
-meanwhile. The invariant: every file that is written is published, or leaves nothing.
+A file is written and then published: in a remote store nobody sees it before. There the next file is written while one
+is published. The invariant: a file that is written is either published or deleted.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class FileTask:
 
 @contextlib.contextmanager
 def in_advance(written: Generator[Written], store: Store) -> Iterator[Iterator[Written]]:
-    """Yield the same; in a remote store a second thread writes the next file while the caller publishes one.
+    """Yield the files; in a remote store a second thread writes the next one while the caller publishes one.
 
-    At the end of the block nothing is written any more, and a file that was not published is deleted.
+    After the block no thread writes, and a file that was written but not yielded is deleted.
     """
     files = ahead(written, drop=lambda file: file.abandon()) if store.is_remote else written
     with contextlib.closing(files):
