@@ -17,7 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.helpers import in_memory, s3
-from tests.helpers.depth import LONG
+from tests.helpers.depth import LONG, depth
 from tests.helpers.java import JAVA_OPTIONS, PLAIN_QUERIES
 
 if TYPE_CHECKING:
@@ -82,11 +82,14 @@ def pytest_collection() -> Generator[None, object, object]:
     """Collect without looking for garbage: what is imported and collected stays to the end of the run.
 
     Examples that Hypothesis draws have no deadline, which a busy machine would miss, and fewer are drawn a run than by
-    default: each run draws others.
+    default: each run draws others, and `make test-long` draws more.
     """
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("suite", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    examples = depth(30, 60)
+    settings.register_profile(
+        "suite", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("suite")
     gc.disable()
     try:
@@ -99,12 +102,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the tests of this depth, and start the slow ones first, so that no worker is left with one at the end."""
+    from hypothesis import is_hypothesis_test
+
     chosen, others = [], []
     for item in items:
         for mark in item.iter_markers():
             if mark.name in ("slow", "long") and not mark.args:
                 raise pytest.UsageError(f'{item.nodeid}: give the reason, as in pytest.mark.{mark.name}("why")')
-        is_long, is_seeded = item.get_closest_marker("long"), item.get_closest_marker("seeded")
+        is_long = item.get_closest_marker("long")
+        is_seeded = item.get_closest_marker("seeded") or is_hypothesis_test(getattr(item, "obj", None))
         (chosen if (is_long or is_seeded if LONG else not is_long) else others).append(item)
     if others:
         config.hook.pytest_deselected(items=others)

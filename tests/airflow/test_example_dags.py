@@ -192,6 +192,7 @@ def test_nightly_upkeep_compacts_the_mapped_table_of_its_folder_and_leaves_nothi
     assert (entry["status"], step["step"], step["rewritten"], step["added"]) == ("committed", "compact", 3, 1)
 
 
+@pytest.mark.long("tests/jobs alters tables")
 def test_a_table_of_another_team_is_altered_in_one_commit_and_goes_on(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("alter_orders", "alter_orders"))
     (xcom,) = (ti.xcom_pull(task_ids="modernize") for ti in tasks["modernize"])
@@ -204,6 +205,7 @@ def test_a_table_of_another_team_is_altered_in_one_commit_and_goes_on(folder: Pa
     assert table.snapshot().files().column("deletion_vector").null_count == 0, "no file was copied"
 
 
+@pytest.mark.long("tests/jobs clusters tables")
 def test_a_clustered_table_is_loaded_and_a_reader_of_one_customer_opens_few_of_its_files(
     folder: Path, dag_of: ParseDag
 ) -> None:
@@ -291,6 +293,7 @@ def test_orders_are_checked_and_counted(folder: Path, dag_of: ParseDag) -> None:
     assert (before, after) == (dict.fromkeys(range(5, 100), 1.5), dict.fromkeys(range(5, 100), 1.35))
 
 
+@pytest.mark.long("tests/jobs applies changes")
 def test_late_events_leave_the_rows_of_their_order(folder: Path, dag_of: ParseDag) -> None:
     run(dag_of("apply_changes", "apply_changes"))
     rows = Table.open(folder / "customers").to_arrow().to_pylist()

@@ -658,11 +658,13 @@ class Named(PlayedCluster):
 
     def __init__(self, folder: Path, applications: Any) -> None:
         super().__init__(folder, master="yarn", then="exit 1")
-        self.says = ApplicationState(is_alive=False, text="none")
         self._given_by = applications
 
     def settings(self, name: str, given: Mapping[str, str]) -> dict[str, str]:
         return {**super().settings(name, given), **self._given_by.settings(name, given)}
+
+    def runs(self, name: str) -> bool:
+        return False
 
 
 def handed_over(folder: Path, applications: Any, spec: JobSpec) -> tuple[list[str], dict[str, str], str]:

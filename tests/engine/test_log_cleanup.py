@@ -478,7 +478,7 @@ def read_or_error(table: Table, **asked: Any) -> Any:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", range(depth(5, 40)))
+@pytest.mark.parametrize("seed", range(depth(2, 40)))
 def test_whatever_the_log_what_the_retention_promises_reads_as_before(seed: int) -> None:
     chance = random.Random(seed)
     store, clock = any_log(chance)

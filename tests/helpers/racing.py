@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partialmethod
 from typing import Any
 
 import pytest
 
 from airflow_txlog.engine import Transaction
 from airflow_txlog.jobs.resume import attempts
+from airflow_txlog.storage.base import Output
 from airflow_txlog.storage.local import LocalStore
 
 
@@ -87,6 +89,12 @@ class Death:
         raise Killed
 
 
+def _collect(output: Output, really: Callable[[Output], None]) -> None:
+    """Delete the file of an output that nobody refers to, unless the process dies of it: `__del__` may not raise."""
+    with suppress(Killed):
+        really(output)
+
+
 def killed(do: Callable[[], object], at: int, *, after: bool) -> bool:
     """Do it until it is killed there. Return whether it was."""
     death = Death(at, after=after)
@@ -94,6 +102,7 @@ def killed(do: Callable[[], object], at: int, *, after: bool) -> bool:
         for name in CHANGING:
             really = getattr(LocalStore, name)
             patch.setattr(LocalStore, name, lambda *a, really=really, **k: death.call(really, *a, **k))
+        patch.setattr(Output, "__del__", partialmethod(_collect, really=Output.__del__))
         with suppress(Killed):
             do()
     return death.is_dead

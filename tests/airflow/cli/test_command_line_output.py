@@ -112,6 +112,7 @@ def test_history_has_a_line_for_each_commit_on_a_terminal_of_120_columns(
             assert shown == whole or len(shown) >= least
 
 
+@pytest.mark.long("a DAG makes the commits")
 def test_history_uses_what_room_a_terminal_has(written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, run_id = written
     assert len(on_a_terminal(80, monkeypatch, "history", folder)) == 2 + 5

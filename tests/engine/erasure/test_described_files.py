@@ -46,7 +46,7 @@ def table_with_subject(path: Path, properties: dict[str, str] | None = None, par
     ("properties", "partition_by"),
     [
         ({}, None),
-        (VECTORS | FEED, None),
+        pytest.param(VECTORS | FEED, None, marks=LONG),
         (V2 | VECTORS, None),
         pytest.param(STRUCTS, None, marks=LONG),
         (V2 | STRUCTS | FEED, "payload"),
@@ -111,7 +111,7 @@ def test_counts_of_rows_and_nulls_describe_no_value(tmp_path: Path) -> None:
     assert found == ["bounds", "partition", "unreadable", "checksum", "folder"]
 
 
-@pytest.mark.parametrize("properties", [{}, V2], ids=["classic", "v2"])
+@pytest.mark.parametrize("properties", [pytest.param({}, marks=LONG), V2], ids=["classic", "v2"])
 def test_a_vacuum_of_each_day_prolongs_no_wait_for_writers(tmp_path: Path, properties: dict[str, str]) -> None:
     """Its files have tombstones in each checkpoint, and these name partitions."""
     table = table_with_subject(tmp_path / "t", properties, "day")

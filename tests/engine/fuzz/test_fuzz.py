@@ -46,7 +46,7 @@ def test_there_are_at_least_twenty_thousand_cases() -> None:
 
 @pytest.mark.seeded
 def test_damage_gives_an_answer_or_a_typed_error() -> None:
-    wanted = {kind: depth(max(10, cases // 60), cases // 6, cases) for kind, cases in CASES.items()}
+    wanted = {kind: depth(max(5, cases // 150), cases // 6, cases) for kind, cases in CASES.items()}
     arguments = [text for kind, cases in wanted.items() for text in (kind, "0", str(cases))]
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.fuzz.child", *arguments],

@@ -35,6 +35,7 @@ from airflow_txlog.errors import (
 from airflow_txlog.storage import Access, LocalStore, open_store
 from airflow_txlog.storage.committer import STAGED, CatalogState
 from airflow_txlog.storage.managed import ManagedStore
+from tests.helpers.depth import in_long
 from tests.helpers.managed import NAME, PROPERTIES, SCHEMA, committer_of, created, ids, new_table, opened, rows
 from tests.helpers.rows import append, stage
 from tests.helpers.unity import FakeTable, FakeUnity, Fault
@@ -400,8 +401,11 @@ def check_once(unity: FakeUnity, entry: FakeTable, *numbers: int) -> None:
     assert len(set(entry.file_names.values())) == entry.latest == len(numbers)
 
 
-@pytest.mark.parametrize("policy", [PATIENT, HASTY], ids=["patient", "hasty"])
-@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize(
+    ("times", "policy"),
+    [(4, PATIENT), (1, HASTY), *in_long("each harm and request", (1, PATIENT), (4, HASTY))],
+    ids=["4-patient", "1-hasty", "1-patient", "4-hasty"],
+)
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize("on", REQUESTS)
 @pytest.mark.parametrize("harm", HTTP_HARM, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.type}")

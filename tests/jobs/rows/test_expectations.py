@@ -395,7 +395,7 @@ def changed_rows(table: Table) -> Counter[str]:
 @pytest.mark.seeded
 @pytest.mark.parametrize("name", DROPPING)
 def test_dropped_rows_of_a_source_are_counted_and_never_meet_the_table(tmp_path: Path, name: str) -> None:
-    for seed in range(depth(2, 3)):
+    for seed in range(depth(1, 3)):
         check_dropped(None, tmp_path / str(seed), name, seed, ("n < 6", "s <> 'b' OR id < 25"))
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.table.changes.versions import changes_since
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import application, committed, ever_live, files_on_disk, insert, run, update
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append
@@ -69,7 +70,7 @@ def assert_nothing_is_left(table: Table) -> None:
 
 @pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("operation", ["update", "merge"])
-@pytest.mark.parametrize("properties", [{}, FEED, FEED | MAPPED], ids=str)
+@pytest.mark.parametrize("properties", [{}, *in_long("FEED | MAPPED is run", FEED), FEED | MAPPED], ids=str)
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_small_change_leaves_a_file_in_each_partition_it_touches(
     tmp_path: Path, spark: SparkSession, operation: str, properties: dict[str, str], files: int

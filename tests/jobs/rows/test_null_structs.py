@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_txlog.engine import Table
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import committed, error_of, files_on_disk, insert, merge, run, update
 from tests.helpers.rows import append, sorted_rows
 
@@ -42,9 +43,9 @@ FULL = {"c": VALUE, "l": [VALUE, None], "m": [("k", VALUE), ("z", None)], "d": {
 NULL: dict[str, Any] = {"c": None, "l": None, "m": None, "d": None}
 WITHIN = {"c": None, "l": [None], "m": [("k", None)], "d": None}
 
-LAYOUTS: list[dict[str, str]] = [
+LAYOUTS: list[Any] = [
     {},
-    {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"},
+    *in_long("ten jobs", {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}),
     {"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"},
 ]
 

@@ -38,15 +38,18 @@ TOWNS = "id INT, note STRING, town STRING"
     ("text", "schema", "options", "sql"),
     [
         ('2,"6"",",7\n', "id INT, b BINARY, c BINARY", {}, None),
-        ('2,"6"" nails"\n', "id INT, b VARIANT", {}, "SELECT id FROM v"),
-        ('2\\"6""\\"\\x\n', TOWNS, {"sep": "\\\\"}, None),
         ('2,"Nails 6"",",Oslo\n', TOWNS, {}, "SELECT id FROM v WHERE town = 'Oslo'"),
-        ("2,a,Oslo,7\n", TOWNS, {}, "SELECT id FROM v WHERE id > 5"),
-        ('2,"6"" a,,",7\n', "id INT, a STRING, b INT, c STRING", {}, "SELECT id FROM v WHERE b = 7"),
         ('2,"\0nails 6""x\0"\n', "id INT, note STRING", {}, None),
         ('2||"6""|"\n', "id INT, note STRING", {"sep": "||"}, None),
+        *in_long(
+            "each reads by Spark",
+            ('2,"6"" nails"\n', "id INT, b VARIANT", {}, "SELECT id FROM v"),
+            ('2\\"6""\\"\\x\n', TOWNS, {"sep": "\\\\"}, None),
+            ("2,a,Oslo,7\n", TOWNS, {}, "SELECT id FROM v WHERE id > 5"),
+            ('2,"6"" a,,",7\n', "id INT, a STRING, b INT, c STRING", {}, "SELECT id FROM v WHERE b = 7"),
+        ),
     ],
-    ids=["binary", "variant", "escaped separator", "filter", "count and filter", "filter of a null", "NUL", "long"],
+    ids=["binary", "filter", "NUL", "long", "variant", "escaped separator", "count and filter", "filter of a null"],
 )
 def test_values_are_checked_whatever_their_types_separator_and_filter(
     tmp_path: Path,
@@ -214,7 +217,9 @@ def test_a_text_that_is_cut_at_a_line_end_is_an_error(tmp_path: Path, spark: Spa
 
 
 @pytest.mark.parametrize(
-    ("line", "options"), [('2,5"\n', {"multiLine": "true"}), ('2||a 5" b\n', {"sep": "||"})], ids=["lines", "long"]
+    ("line", "options"),
+    [('2,5"\n', {"multiLine": "true"}), *in_long("each reads by Spark", ('2||a 5" b\n', {"sep": "||"}))],
+    ids=["lines", "long"],
 )
 def test_a_quote_that_means_nothing_is_read_with_the_option_that_its_error_names(
     tmp_path: Path, spark: SparkSession, line: str, options: dict[str, str]
@@ -251,13 +256,16 @@ def row_here(line: str, kinds: list[str], options: dict[str, str]) -> list[str |
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("options", [{}, {"escape": '"'}], ids=str)
-@pytest.mark.parametrize("schema", ["a STRING, b STRING, c STRING", "a STRING, b INT, c STRING", "a STRING, b INT"])
+@pytest.mark.parametrize(
+    "schema",
+    ["a STRING, b INT, c STRING", *in_long("more schemas", "a STRING, b STRING, c STRING", "a STRING, b INT")],
+)
 def test_rows_that_pass_are_those_of_rfc_4180(
     tmp_path: Path, spark: SparkSession, shelf: str, schema: str, options: dict[str, str]
 ) -> None:
     rng, kinds = random.Random(schema), [each.split()[1] for each in schema.split(", ")]
     lines, rows = [], list[list[str | None]]()
-    for _ in range(depth(500, 5_000, 50_000)):
+    for _ in range(depth(300, 5_000, 50_000)):
         text, quoting = io.StringIO(), rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
         row = ["".join(rng.choices('",a 7\0', k=rng.randrange(7))) if each == "STRING" else "7" for each in kinds]
         csv.writer(text, quoting=quoting, lineterminator="").writerow(row)  # type: ignore[arg-type]
@@ -277,5 +285,5 @@ def test_rows_that_pass_are_those_of_rfc_4180(
     expected = [row for each, row in zip(passed, rows, strict=True) if each]
     for place in (str(tmp_path), f"{shelf}{tmp_path}"):
         assert rows_of(place, {"format": "csv", "schema": schema, "options": options}, spark) == expected
-    assert len(expected) > depth(30, 300, 3_000)
-    assert len([row for row in here if row is not None]) > depth(30, 300, 3_000)
+    assert len(expected) > depth(18, 300, 3_000)
+    assert len([row for row in here if row is not None]) > depth(18, 300, 3_000)

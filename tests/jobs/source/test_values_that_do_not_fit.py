@@ -53,6 +53,18 @@ BAD: dict[str, tuple[str, str | None]] = {
     "a value less": ("1,2026-11-27,12.50,1.5\n", None),
     "a value more": ("1,2026-11-27,12.50,1.5,true,x\n", None),
 }
+# One for each type, and the numbers of values, with Spark too; `make test-long` has all with Spark.
+WITH_SPARK = [
+    "a number beyond its type",
+    "a comma in a decimal",
+    "more decimals than the scale",
+    "more decimals than a long scale",
+    "a day that is not",
+    "a time of day",
+    "a word for a truth",
+    "a value less",
+    "a value more",
+]
 
 
 @pytest.fixture
@@ -68,8 +80,15 @@ def load(tmp_path: Path, session: SparkSession | None, text: str, **options: str
     return run_job(job_spec(operation="write", table_uri=str(tmp_path / "t"), arguments={"source": source}), session)
 
 
-@pytest.mark.parametrize("session", EXECUTORS, indirect=True)
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    ("name", "session"),
+    [
+        *((name, None) for name in BAD),
+        *(pytest.param(name, "spark", marks=pytest.mark.spark) for name in WITH_SPARK),
+        *in_long("each reads by Spark", *((name, "spark") for name in BAD if name not in WITH_SPARK)),
+    ],
+    indirect=["session"],
+)
 def test_a_value_that_does_not_fit_is_an_error_that_names_its_place(
     tmp_path: Path, session: SparkSession | None, name: str
 ) -> None:

@@ -41,6 +41,8 @@ ARGUMENTS: dict[str, Any] = {
     "apply_as_deletes": "op = 'd'",
     "except_column_list": ["op"],
 }
+# A life of tombstones, in hours, that is over after a tenth of a second.
+BRIEFLY = 0.00001
 
 Event = tuple[int, int, str | None, str]
 
@@ -225,8 +227,8 @@ def test_events_without_an_effect_are_counted(tmp_path: Path) -> None:
 def test_a_run_logs_the_tombstones_that_it_drops(tmp_path: Path) -> None:
     table, lines = empty(tmp_path / "t"), list[str]()
     for key in (1, 2):
-        committed(apply(table, [(key, 5, None, "d")], tombstone_hours=0.0001, log=lines.append))
-        time.sleep(0.5)
+        committed(apply(table, [(key, 5, None, "d")], tombstone_hours=BRIEFLY, log=lines.append))
+        time.sleep(0.1)
     told = [line for line in lines if "recorded" in line]
     assert ["dropped" in line for line in told] == [False, True]
 
@@ -238,9 +240,9 @@ def test_times_for_which_python_has_no_form_are_compared_too(tmp_path: Path) -> 
     source = {"format": "parquet", "path": str(tmp_path / "events.parquet")}
     for key, at, op, revived in ((1, 1, "d", 0), (2, 2, "d", 0), (1, 0, "u", 1)):
         pq.write_table(pa.table({"id": [key], "at": far.slice(at, 1), "op": [op]}), tmp_path / "events.parquet")
-        result = committed(run(None, "apply_changes", table, **ARGUMENTS, source=source, tombstone_hours=0.0001))
+        result = committed(run(None, "apply_changes", table, **ARGUMENTS, source=source, tombstone_hours=BRIEFLY))
         assert result.metrics["numPossiblyRevivedRows"] == revived
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
 LATE: list[tuple[pa.DataType, tuple[Any, Any, Any]]] = [
@@ -261,7 +263,7 @@ def test_a_run_counts_the_rows_that_it_may_bring_back_after_tombstones_were_drop
     schema = EVENTS.set(1, pa.field("at", kind))
     table = make_table(tmp_path / "t", schema.remove(3).empty_table())
 
-    def given(rows: list[tuple[Any, ...]], hours: float = 0.0001) -> int:
+    def given(rows: list[tuple[Any, ...]], hours: float = BRIEFLY) -> int:
         pq.write_table(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), file)
         result = run(None, "apply_changes", table, **ARGUMENTS, source=source, tombstone_hours=hours, **more)
         return committed(result).metrics["numPossiblyRevivedRows"]
@@ -269,7 +271,7 @@ def test_a_run_counts_the_rows_that_it_may_bring_back_after_tombstones_were_drop
     file = tmp_path / "events.parquet"
     source = {"format": "parquet", "path": str(file)}
     assert given([(1, early, "a", "u"), (2, early, "a", "u"), (1, middle, None, "d")]) == 0
-    time.sleep(0.5)
+    time.sleep(0.1)
     # Drops the tombstone of key 1.
     assert given([(3, late, None, "d")]) == 0
     assert given([(1, early, "a", "u"), (2, late, "b", "u"), (4, middle, "a", "u"), (5, late, "a", "u")], 168) == 2
