@@ -328,7 +328,7 @@ def test_no_two_modules_share_a_name_by_accident() -> None:
 def test_no_two_public_classes_share_a_name() -> None:
     found: dict[str, list[str]] = {}
     for name, path in modules().items():
-        for node in ast.walk(rooms.syntax_of(path)):
+        for node in rooms.statements_of(rooms.syntax_of(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(name)
     assert not {name: where for name, where in found.items() if len(where) > 1}
@@ -466,7 +466,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {body_lines(node)} lines"
         for path in modules().values()
-        for node in ast.walk(rooms.syntax_of(path))
+        for node in rooms.statements_of(rooms.syntax_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert not long, long

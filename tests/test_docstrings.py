@@ -59,7 +59,7 @@ class Documented(NamedTuple):
 def documented() -> tuple[Documented, ...]:
     def found() -> Iterator[Documented]:
         for path in sorted([*(ROOT / "airflow_txlog").rglob("*.py"), *(ROOT / "tools").glob("*.py")]):
-            for node in ast.walk(rooms.syntax_of(path)):
+            for node in rooms.statements_of(rooms.syntax_of(path)):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
                     decorators = [ast.unparse(each) for each in node.decorator_list]
                     yield Documented(

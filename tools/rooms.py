@@ -43,7 +43,7 @@ def imports_of(name: str, known: Mapping[str, Path]) -> frozenset[str]:
     path = known[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in running_nodes(syntax_of(path)):
+    for node in statements_of(syntax_of(path), that_run=True):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -57,15 +57,19 @@ def imports_of(name: str, known: Mapping[str, Path]) -> frozenset[str]:
     return frozenset(found)
 
 
-def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node below that can run: all but the bodies under `if TYPE_CHECKING:`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for other in child.orelse:
-                yield from running_nodes(other)
-            continue
-        yield child
-        yield from running_nodes(child)
+def statements_of(node: ast.AST, *, that_run: bool = False) -> Iterator[ast.stmt]:
+    """Yield every statement below, without looking into expressions.
+
+    With `that_run`, the bodies under `if TYPE_CHECKING:` are left out.
+    """
+    for field in ("body", "handlers", "cases", "orelse", "finalbody"):
+        for child in getattr(node, field, ()):
+            if that_run and isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                yield from statements_of(ast.Module(child.orelse, []), that_run=True)
+                continue
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements_of(child, that_run=that_run)
 
 
 def longest_chain(graph: Mapping[str, frozenset[str]]) -> list[str]:
@@ -110,9 +114,9 @@ def imports_inside_functions(known: Mapping[str, Path]) -> set[tuple[str, str]]:
     for name, path in known.items():
         inside = (
             node
-            for function in running_nodes(syntax_of(path))
+            for function in statements_of(syntax_of(path), that_run=True)
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-            for node in running_nodes(function)
+            for node in statements_of(function, that_run=True)
         )
         for node in inside:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
@@ -128,7 +132,7 @@ def task_classes(root: Path) -> list[str]:
     return [
         node.name
         for path in sorted(paths)
-        for node in ast.walk(syntax_of(path))
+        for node in statements_of(syntax_of(path))
         if isinstance(node, ast.ClassDef) and re.search("Task$|Rows$|Keys$|Table$", node.name)
     ]
 
