@@ -9,6 +9,7 @@ Source: Spark 4.2, Cast, RoundBase, UTF8String, CharVarcharUtils; tests/sql/test
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Context, Decimal
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from airflow_txlog.sql.operand_types import (
     INT32,
     INT64,
     INTEGER_DIGITS,
+    MOST_DIGITS,
     TEXT,
     WALL_TIME,
     is_decimal,
@@ -98,6 +100,7 @@ def _decimal_as(value: Value, given: pa.DataType, kind: pa.DataType) -> Value:
 
 # Decimals of so many digits are computed as integers, which is several times faster.
 _INTEGER_DIGITS = 17
+_EXACT = Context(prec=MOST_DIGITS)
 
 
 def _units(value: Value) -> Value:
@@ -219,15 +222,19 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def round_half_up(value: Value, digits: int) -> Value:
-    """Return decimals of the same scale with one digit more, which has room for the carry."""
-    return pc.round(_wider(value), ndigits=digits, round_mode="half_towards_infinity")
+    """Return decimals of the same scale, with room for the carry. Raises ForSpark if 38 digits may not have it."""
+    kind = value.type
+    if kind.precision < MOST_DIGITS:
+        value = _wider(value)
+    elif digits < kind.scale:
+        first_carried = Decimal(10**MOST_DIGITS - 5 * 10 ** (kind.scale - digits - 1)).scaleb(-kind.scale, _EXACT)
+        check(pc.less(pc.abs(value), pa.scalar(first_carried, kind)), "a number of many digits")
+    return pc.round(value, ndigits=digits, round_mode="half_towards_infinity")
 
 
 def _wider(value: Value) -> Value:
-    # Arrow makes 0 of a rounded value that does not fit in 38 digits.
-    kind = value.type
-    wider = pa.decimal128 if kind.precision < 38 else pa.decimal256
-    return value.cast(wider(kind.precision + 1, kind.scale))
+    """Return decimals of one digit more. Arrow may make 0, without an error, of a rounded value that does not fit."""
+    return value.cast(pa.decimal128(value.type.precision + 1, value.type.scale))
 
 
 def rounded(number: Value, digits: pa.Scalar | None = None) -> Value:

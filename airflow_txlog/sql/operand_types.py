@@ -26,7 +26,7 @@ DAY_US = 86_400_000_000
 # The digits that Spark gives an integer beside a decimal.
 INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, INT32: 10, INT64: 20}
 _INTEGERS = tuple(INTEGER_DIGITS)
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
 # A decimal of so many digits is the quotient of two doubles without an error, and all engines round that alike.
 EXACT_DIGITS = 15
 # Types whose values Spark compares, besides decimals.
@@ -66,7 +66,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 def decimal(precision: int, scale: int) -> pa.DataType | None:
     """Return the decimal type, or None if it needs too many digits."""
-    return pa.decimal128(max(precision, 1), scale) if max(precision, 1) <= _MOST_DIGITS else None
+    return pa.decimal128(max(precision, 1), scale) if max(precision, 1) <= MOST_DIGITS else None
 
 
 def as_decimal(operand: Typed, *, by_value: bool = True) -> pa.DataType:
@@ -310,7 +310,7 @@ def whole_decimal(kind: pa.DataType) -> pa.DataType:
 def whole(number: Typed) -> Signature | None:
     """Return the signature of floor() and ceil()."""
     if is_decimal(number.type):
-        return Signature((number.type,), whole_decimal(number.type)) if number.type.precision < _MOST_DIGITS else None
+        return Signature((number.type,), whole_decimal(number.type)) if number.type.precision < MOST_DIGITS else None
     return Signature((number.type if number.type == DOUBLE else INT64,), INT64) if is_number(number.type) else None
 
 

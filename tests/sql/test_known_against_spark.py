@@ -14,7 +14,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Sequence
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,11 +30,11 @@ from airflow_txlog.engine.table.predicate.binding import (
     plain_expression,
 )
 from airflow_txlog.engine.table.schema.schema import delta_type
-from airflow_txlog.engine.table.schema.types import Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import DecimalType, Primitive, StructField, StructType
 from airflow_txlog.errors import InvalidInput
 from airflow_txlog.sql import computations
 from airflow_txlog.sql.evaluation import KNOWN, LIKE_WITH_ONE, may_be_left_to_spark, values_of
-from airflow_txlog.sql.operand_types import Typed
+from airflow_txlog.sql.operand_types import MOST_DIGITS, Typed
 from airflow_txlog.sql.sql_text import sql_text
 from tests.engine.table.predicate.examples import COLUMNS, ROWS, SCHEMA, TIMES
 from tests.engine.table.predicate.spark_oracle import VIEW, make_view
@@ -360,17 +360,41 @@ def test_doubles_are_rounded_by_their_shortest_text_as_java_does(spark: SparkSes
     _beside_spark(spark, values, "DOUBLE", [f"round(v, {digits})" for digits in range(5)] + ["round(v)"])
 
 
-@pytest.mark.parametrize(("precision", "scale"), [(38, 18), (37, 18), (38, 1), (38, 38), (18, 3)])
-def test_a_decimal_whose_rounding_needs_another_digit_is_rounded_as_in_spark(
+@pytest.mark.parametrize(("precision", "scale"), [(38, 18), (37, 18), (38, 1), (38, 38), (18, 3), (5, 2)])
+def test_a_decimal_is_rounded_as_in_spark_also_if_it_needs_another_digit(
     spark: SparkSession, precision: int, scale: int
 ) -> None:
-    digits = ["9" * precision, "9" * (precision - 1) + "4", "5" * precision, "1" + "0" * (precision - 1)]
-    exact = [Decimal(sign + each).scaleb(-scale, Context(prec=38)) for each in digits for sign in ("", "-")]
+    draw = random.Random(f"decimals {precision} {scale}")
+    units = [10 ** draw.randrange(precision) * draw.choice([1, 4, 5, 9]) for _ in range(50)]
+    units += [draw.randrange(10 ** draw.randrange(1, precision + 1)) for _ in range(100)]
+    # Those with a carry first: Arrow forgets an error if it can round a later value.
+    carried = [10**precision - 10**places for places in range(min(precision, 20))]
+    carried = [] if precision == MOST_DIGITS else [*carried, 10**precision - 1]
+    exact = [Decimal(sign * each).scaleb(-scale, Context(prec=38)) for each in [*carried, *units] for sign in (1, -1)]
     values = pa.array([*exact, None], pa.decimal128(precision, scale))
-    texts = [f"round(v, {places})" for places in range(min(scale + 1, 16)) if precision - scale + places < 38]
-    texts += [f"CAST(v AS DECIMAL({precision - scale + places + 1}, {places}))" for places in range(min(scale, 37))]
-    texts += ["floor(v)", "ceil(v)"] if precision < 38 else []
+    # Arrow rounds none to 38 digits fewer.
+    first = 1 if scale == MOST_DIGITS else 0
+    texts = [f"round(v, {at})" for at in range(first, min(scale + 1, 16)) if precision - scale + at < MOST_DIGITS]
+    texts += [f"CAST(v AS DECIMAL({precision - scale + at + 1}, {at}))" for at in range(first, min(scale, 37))]
+    texts += ["floor(v)", "ceil(v)"] if precision < MOST_DIGITS else []
     _beside_spark(spark, values, f"DECIMAL({precision}, {scale})", texts)
+
+
+@pytest.mark.parametrize(("scale", "places", "least"), [(18, 0, 5 * 10**17), (18, 2, 5 * 10**15), (38, 2, 5 * 10**35)])
+def test_a_decimal_that_rounds_to_39_digits_is_left_to_spark(scale: int, places: int, least: int) -> None:
+    schema = StructType((StructField("v", DecimalType(38, scale)),))
+    bound = ColumnBinder(columns_in(schema), {}).operand(plain_expression(f"CAST(v AS DECIMAL(38, {places}))"))
+    for units, fits in ((10**38 - least - 1, True), (10**38 - least, False), (least - 10**38, False)):
+        values = [Decimal(units).scaleb(-scale, Context(prec=38)), Decimal(0)]
+        table = pa.table({"v": pa.array(values, pa.decimal128(38, scale))})
+        if fits:
+            assert values_of(bound.expression, table).to_pylist() == [
+                values[0].quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, Context(prec=38)),
+                0,
+            ]
+        else:
+            with pytest.raises(InvalidInput):
+                values_of(bound.expression, table)
 
 
 def test_functions_that_look_at_bytes_find_in_a_text_that_is_not_utf8_what_spark_finds(spark: SparkSession) -> None:
