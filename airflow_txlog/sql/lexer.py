@@ -246,11 +246,10 @@ KEYWORDS = words(
 # Words that begin or continue another form of expression: a column of such a name is written in backquotes.
 NO_CERTAIN_NAMES = words(
     """
-    all and any array at between by case cast collate current_date current_path current_time current_timestamp
-    current_user distinct div else end escape except exists extract false filter first following for from group
-    having identifier ilike in intersect interval is last lateral like limit localtime localtimestamp map minus
-    named_struct not null on or order over overlay position regexp rlike select session_user set some struct substr
-    substring table then timestampadd timestampdiff trim true union unique user using values when where window with
-    within
+    all and any array between by case cast collate current_date current_path current_time current_timestamp
+    current_user distinct div else end escape except exists extract false filter following for from having
+    identifier ilike in intersect interval is lateral like localtime localtimestamp map minus named_struct not null
+    on or over overlay regexp rlike select session_user set some struct substr substring table then timestampadd
+    timestampdiff trim true union user using values when where window with within
     """
 )

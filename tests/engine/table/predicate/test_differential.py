@@ -257,17 +257,30 @@ def _readable(case: Case) -> bool:
     return True
 
 
+# Conditions that are true of a column with the value 'b'.
+_OF_A_NAME = [
+    "{} = 'b'",
+    "{} IS NOT NULL",
+    "'a' < {} AND {} LIKE 'b%'",
+    "NOT ({} IN ('a', 'c'))",
+    "concat({}, 'c') = 'bc'",
+    "({}) || coalesce('c', {}) = 'bc'",
+    "CASE WHEN {} = 'b' THEN {} END = {}",
+    "{} BETWEEN {} AND {}",
+]
+
+
 @pytest.mark.long("Spark analyses a text for each of its keywords")
 def test_a_name_in_a_plain_text_is_a_column_to_spark_whatever_word_it_is(view: SparkSession) -> None:
     keywords = {row[0].lower() for row in view.sql("SELECT keyword FROM sql_keywords()").collect()}
     schema = StructType(
         tuple(StructField(name=word, type=Primitive.STRING, nullable=True) for word in sorted(keywords))
     )
-    texts = [f"{word} = 'b'" for word in schema.names]
+    texts = [form.replace("{}", word) for word in schema.names for form in _OF_A_NAME]
     bound = {text: plain_condition(text, schema, {}) for text in texts}
     # NULL is no name.
     plain = [text for text, found in bound.items() if not isinstance(found, str) and columns_of(found)]
-    assert len(plain) > len(keywords) / 2
+    assert len(plain) > len(texts) / 2
     columns = ", ".join(f"'b' AS `{word}`" for word in schema.names)
     (answer,) = view.sql(f"SELECT array({', '.join(f'({text})' for text in plain)}) FROM (SELECT {columns})").collect()
     assert not [text for text, is_true in zip(plain, answer[0], strict=True) if is_true is not True]
