@@ -127,7 +127,7 @@ def delete_files(
         if on_batch is not None:
             on_batch()
 
-    if parallelism == 1:
+    if parallelism == 1 or len(files) <= size:
         for batch in queue:
             settle(batch, _delete(store, batch))
             if len(deletion.failures) >= MAX_FAILURES:

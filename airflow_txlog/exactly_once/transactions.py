@@ -24,6 +24,7 @@ from airflow_txlog.engine import DeltaTable
 from airflow_txlog.engine.commit.content.met import How, Meeting, meetings_of, operation_name
 from airflow_txlog.engine.log.actions import Commit, decode_commit
 from airflow_txlog.engine.log.names import commit_name
+from airflow_txlog.engine.many_files import Deletion, delete_files
 from airflow_txlog.engine.table.snapshot.snapshot import Snapshot
 from airflow_txlog.errors import IdempotencyKeyReused, TableNotFound, TransactionExpired
 from airflow_txlog.locations import PRIVATE_PREFIX
@@ -254,9 +255,9 @@ def remove_first_version_note(store: Store, application: ApplicationTransaction)
 def remove_saved_work(store: Store, folder: str, kept: Collection[str] = ()) -> None:
     """Delete a folder of materialized inputs, large plans and saved work, except the files `kept`."""
     # The folder's name contains the work's id, and no log names a file in it.
-    for info in store.list(folder):
-        if info.path not in kept:
-            store.delete(info.path)
+    deletion = Deletion()
+    delete_files(store, [info for info in store.list(folder) if info.path not in kept], deletion)
+    deletion.check()
     with contextlib.suppress(FileNotFoundError):
         store.delete_empty_directory(folder)
 

@@ -7,16 +7,16 @@ process wrote the saved work.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Sequence
 
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import CHANGE_DIRECTORY, DATA_FILE, VECTOR_FILE, StagedFile
+from airflow_txlog.engine.many_files import Deletion, delete_files
 from airflow_txlog.engine.table.schema.properties import ORPHAN_RETENTION_FLOOR_MS
 from airflow_txlog.errors import JobError
 from airflow_txlog.storage import Store
-from airflow_txlog.storage.base import inner_parts
+from airflow_txlog.storage.base import FileInfo, inner_parts
 
 # The random directory of a file in a table with column mapping, or with delta.randomizeFilePrefixes.
 _PREFIX = re.compile("[0-9A-Za-z]+")
@@ -87,6 +87,8 @@ def unstage(store: Store, files: Iterable[StagedFile]) -> None:
 
     A file that cannot be deleted is an orphan for VACUUM: it must not hide the error that led here.
     """
-    for file in files:
-        with contextlib.suppress(Exception):
-            store.delete(file.store_path)
+    infos = [
+        FileInfo(path=each.store_path, size_bytes=each.size_bytes, modified_ms=each.modification_time_ms)
+        for each in files
+    ]
+    delete_files(store, infos, Deletion())

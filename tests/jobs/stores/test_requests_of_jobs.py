@@ -77,6 +77,27 @@ def test_a_merge_reads_nothing_of_the_rows_that_it_has_written_down() -> None:
     assert s3.keys_under(f"{uri}/txlog-inputs-") == []
 
 
+def test_files_that_a_merge_has_put_together_are_deleted_by_one_request() -> None:
+    uri, source = s3.new_folder(), s3.new_folder()
+    table = Table.create(uri, ROWS.schema, storage_options=s3.options())
+    for number in range(16):
+        append(table, pa.table({"id": range(100 * number, 100 * number + 100)}))
+    append(Table.create(source, ROWS.schema, storage_options=s3.options()), ROWS.take(list(range(0, 1000, 50))))
+    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
+        options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
+        arguments = {"source": {"table": source}, "keys": ["id"]}
+        result = run_job(
+            job_spec(operation="upsert", table_uri=uri, arguments=arguments, storage_options=options), None
+        )
+        assert result.status == "committed", result.error
+        seen = proxy.take()
+    assert seen["PUT data"] > 2
+    assert (seen["POST delete"], seen["DELETE data"]) == (1, 0)
+    live = Table.open(uri, s3.options()).snapshot().files().column("path").to_pylist()
+    assert set(live) <= {path for path in s3.keys_under(uri) if path.endswith(".parquet")}
+    assert sorted(Table.open(uri, s3.options()).to_arrow()["id"].to_pylist()) == list(range(1600))
+
+
 def test_a_job_that_keeps_no_inputs_lists_no_folder_of_them(tmp_path: Path) -> None:
     uri = s3.new_folder()
     append(Table.create(uri, ROWS.schema, storage_options=s3.options()), ROWS)
