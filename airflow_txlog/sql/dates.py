@@ -6,6 +6,7 @@ Source: Spark 4.2, DateTimeUtils, IntervalUtils; tests/sql/test_known_against_sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -75,6 +76,22 @@ def truncated(unit: pa.Scalar, moment: Value) -> Value:
     """Return the start, in UTC, of the unit of time in which a moment lies."""
     wall = _wall_time(moment)
     return pc.floor_temporal(wall, unit=_UNITS[unit.as_py().lower()]).cast(INSTANT)
+
+
+# Runs of so many letters, and marks between them, that date_format() is known to write.
+_WRITTEN = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+PLAIN_FORMAT = re.compile(r"(?!.*(?:y{5}|([MdHms])\1\1))(?:yyyy|MM|dd|HH|mm|ss|[-/:., _])+")
+"""The patterns that date_format() is known to write."""
+# With a legacy setting, Spark writes the dates before it in another calendar.
+_FIRST_GREGORIAN_DAY = -141_427
+
+
+def formatted(moment: Value, pattern: pa.Scalar) -> Value:
+    """Return the time that a clock in UTC shows, as a text."""
+    wall = _wall_time(moment)
+    check(pc.greater_equal(wall.cast(INT64), _FIRST_GREGORIAN_DAY * DAY_US), "a date before 1582-10-15")
+    form = re.sub("|".join(_WRITTEN), lambda found: _WRITTEN[found[0]], pattern.as_py())
+    return pc.strftime(pc.floor_temporal(wall, unit="second").cast(pa.timestamp("s")), format=form)
 
 
 def part_of_time(name: str) -> Callable[[Value], Value]:

@@ -38,7 +38,8 @@ class Known:
 
     `signature` gives the types for which Spark is certain to accept the text. `arity`: how many operands a function may
     have. `may_fail`: some values are left to Spark; otherwise no value of the types is. `in_utc`: of a timestamp, its
-    value is that of a session in UTC; a function of dates takes a timestamp's date.
+    value is that of a session in UTC; a function of dates takes a timestamp's date, and one of timestamps a date's
+    midnight.
     """
 
     compute: Callable[..., Any]
@@ -253,6 +254,9 @@ KNOWN: dict[str, Known] = {
         arity=_TWO,
         in_utc=True,
         may_fail=True,
+    ),
+    "date_format()": Known(
+        compute=dates.formatted, signature=types.formatted(dates.PLAIN_FORMAT), arity=_TWO, in_utc=True, may_fail=True
     ),
     "add_months()": Known(
         compute=dates.months_later, signature=types.constant_from(1, _DAYS_LATER), arity=_TWO, may_fail=True

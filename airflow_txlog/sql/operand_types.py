@@ -9,6 +9,7 @@ TypeCoercion, DecimalPrecisionTypeCoercion; tests/sql/test_known_against_spark.p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -371,6 +372,16 @@ def truncated(units: frozenset[str]) -> Signatures:
         is_known = unit.type == TEXT and unit.is_constant and str(unit.constant).lower() in units
         is_column = moment.type == INSTANT and not moment.is_constant
         return Signature((TEXT, INSTANT), INSTANT) if is_known and is_column else None
+
+    return signature
+
+
+def formatted(pattern: re.Pattern[str]) -> Signatures:
+    """Return the signature of date_format() with a constant that the pattern describes."""
+
+    def signature(moment: Typed, form: Typed) -> Signature | None:
+        is_known = form.type == TEXT and form.is_constant and pattern.fullmatch(str(form.constant)) is not None
+        return Signature((INSTANT, TEXT), TEXT) if is_known and moment.type == INSTANT else None
 
     return signature
 

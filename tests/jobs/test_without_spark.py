@@ -367,6 +367,8 @@ _HOURS = pa.table({"id": range(48), "seen": pa.array([n * 3_600_000_000 for n in
         ("UTC", "CAST(seen AS DATE) = '1970-01-01' AND hour(seen) < 23", 25),
         ("UTC", "date_trunc('DAY', seen) = TIMESTAMP '1970-01-02 00:00:00' OR to_date(seen) < '1970-01-01'", 24),
         ("UTC", "year(seen) = 1970 AND day(seen) = 1", 24),
+        ("UTC", "date_format(seen, 'yyyy-MM-dd HH') < '1970-01-02 03'", 21),
+        ("UTC", "date_format(to_date(seen), 'HH.dd') = date_format(TIMESTAMP '1970-01-02 00:00:00', 'HH.dd')", 24),
     ],
 )
 def test_times_are_compared_and_cut_without_spark(tmp_path: Path, zone: str, predicate: str, left: int) -> None:
@@ -380,6 +382,9 @@ def test_times_are_compared_and_cut_without_spark(tmp_path: Path, zone: str, pre
     [
         ("Europe/Berlin", "seen >= TIMESTAMP '1970-01-01 05:00:00'"),
         ("Europe/Berlin", "hour(seen) = 3"),
+        ("Europe/Berlin", "date_format(seen, 'yyyy') = '1970'"),
+        ("Europe/Berlin", "date_format(DATE '1970-01-01', 'yyyy') = '1970' AND id = 1"),
+        ("UTC", "date_format(seen, 'MMM') = 'Jan'"),
         ("Europe/Berlin", "CAST(seen AS DATE) = '1970-01-01'"),
         ("UTC", "seen IN ('1970-01-01 05:00:00')"),
         ("UTC", "seen > 'yesterday'"),

@@ -62,6 +62,7 @@ _WITH_ONE = ["_", "__", "a_", "_b", "a_b", "%_", "_%", "a_%b", "%_b%", "_.", "__
 _CONSTANTS = {
     "like": [*_LIKE, *_WITH_ONE],
     **dict.fromkeys(("contains()", "startswith()", "endswith()", "replace()"), _PARTS),
+    "date_format()": ["yyyy", "yyyy-MM", "yyyyMMdd", "dd.MM.yyyy HH:mm:ss", "ss", "yyyy/MM, _", "yy", "yyyy-MMM", "-"],
     "add_months()": [-1_200_000, -37, -12, -1, 0, 1, 2, 13, 2147483647],
     "round()": [0, 1, 2, 3, 10, 15],
     **{name: [-50, -3, -2, -1, 0, 1, 2, 3, 50, 2147483647] for name in ("substring()", "substr()")},

@@ -53,13 +53,14 @@ _JOBS = "airflow_txlog.jobs.operations"
 
 COMPUTED = frozenset(
     (
-        *("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like", "case"),
-        *("+", "-", "*", "/", "%", "||", "negate", "abs()", "btrim()", "char_length()", "coalesce()", "concat()"),
-        *("date_add()", "date_sub()", "date_trunc()", "datediff()", "day()", "dayofmonth()", "hour()", "if()"),
-        *("ifnull()", "lcase()", "left()", "length()", "lower()", "ltrim()", "minute()", "month()", "named_struct()"),
-        *("nullif()", "nvl()", "right()", "round()", "rtrim()", "second()", "substr()", "substring()", "to_date()"),
-        *("trim()", "ucase()", "upper()", "year()", "mod()", "floor()", "ceil()", "ceiling()", "greatest()", "least()"),
-        *("contains()", "startswith()", "endswith()", "replace()", "add_months()"),
+        *("and", "or", "not", "=", "!=", "<", "<=", ">", ">=", "<=>", "in", "between", "is null", "like", "case", "+"),
+        *("-", "*", "/", "%", "||", "negate", "abs()", "btrim()", "char_length()", "coalesce()", "concat()"),
+        *("date_add()", "date_format()", "date_sub()", "date_trunc()", "datediff()", "day()", "dayofmonth()", "hour()"),
+        *("if()", "ifnull()", "lcase()", "left()", "length()", "lower()", "ltrim()", "minute()", "month()"),
+        *("named_struct()", "nullif()", "nvl()", "right()", "round()", "rtrim()", "second()", "substr()"),
+        *("substring()", "to_date()", "trim()", "ucase()", "upper()", "year()", "mod()", "floor()", "ceil()"),
+        *("ceiling()", "greatest()", "least()", "contains()", "startswith()", "endswith()", "replace()"),
+        *("add_months()", "date_format()"),
     )
 )
 """The operators and functions of the table in `sql.evaluation`, which this module must not import."""

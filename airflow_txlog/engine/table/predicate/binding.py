@@ -227,6 +227,8 @@ class ColumnBinder:
         if known.in_utc and any(each.type == INSTANT for each in operands):
             self._check_utc()
             signature = signature or known.typed(operands := [self._date_in_utc(each) for each in operands])
+        elif known.in_utc and signature is None and any(each.type == DATE for each in operands):
+            signature = known.typed(operands := [self._midnight_in_utc(each) for each in operands])
         if is_sum and operands[0].type == INSTANT:
             # Days are those of the session's zone, also the 24 hours of INTERVAL 36 HOURS.
             self._check_utc()
@@ -289,6 +291,15 @@ class ColumnBinder:
             date = constants.cast(Constant(Primitive.TIMESTAMP, operand.constant), Primitive.DATE, "UTC")
             return _result(Values(array_of([date.value], Primitive.DATE)), DATE)
         return Typed(Converted(operand.expression, DATE), DATE)
+
+    def _midnight_in_utc(self, operand: Typed) -> Typed:
+        """Return the timestamp of a date in a session in UTC; another operand as it is. Raises NotPlain."""
+        if operand.type != DATE:
+            return operand
+        self._check_utc()
+        if operand.is_constant:
+            return self._instant(operand)
+        return Typed(Converted(operand.expression, INSTANT, may_fail=True), INSTANT)
 
     def _in_list(self, operands: Sequence[Typed], kind: pa.DataType) -> Expression:
         subject, members = self._converted(operands[0], kind), operands[1:]
