@@ -470,7 +470,7 @@ def test_a_bucket_that_inserts_less_moves_the_values_of_the_next_ones(tmp_path: 
 
 @pytest.mark.seeded
 def test_eight_racing_writers_never_hand_out_a_value_twice(tmp_path: Path) -> None:
-    table, writers, appends = table_in(tmp_path / "t", identity_column("id", start=5, step=3)), 8, depth(3, 12)
+    table, writers, appends = table_in(tmp_path / "t", identity_column("id", start=5, step=3)), 8, depth(2, 12)
     start = threading.Barrier(writers)
 
     def write(writer: int) -> None:

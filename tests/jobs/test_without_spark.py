@@ -24,6 +24,7 @@ from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
 from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, REMOTE_FILE_BYTES, SMALL_JOB, USUAL, Limits, weight_of
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
 from tests.helpers.rows import append, bag, make_table, stage
 from tests.helpers.specs import job_spec
@@ -68,13 +69,16 @@ def test_an_empty_source_names_no_partition(tmp_path: Path, operation: str, more
 @pytest.mark.parametrize(
     ("operation", "arguments"),
     [
+        *in_long(
+            "a process for each job; those below import more",
+            ("checkpoint", {}),
+            ("truncate", {}),
+            ("alter", {"add_features": ["rowTracking"]}),
+            ("vacuum", {}),
+            ("optimize", {"partition_predicate": "day >= '2024-01-01'"}),
+        ),
         ("delete", by_keys(3)),
-        ("checkpoint", {}),
-        ("truncate", {}),
-        ("alter", {"add_features": ["rowTracking"]}),
         ("alter", {"add_constraints": {"positive": "id >= 0"}, "set_not_null": ["id"]}),
-        ("vacuum", {}),
-        ("optimize", {"partition_predicate": "day >= '2024-01-01'"}),
         ("optimize", {"zorder_by": ["name", "id"]}),
         ("write", {"source": {"format": "parquet", "path": "{folder}/in"}, "schema_evolution": True}),
         ("upsert", {"source": {"format": "parquet", "path": "{folder}/in"}, "keys": ["id"]}),

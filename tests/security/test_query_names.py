@@ -182,7 +182,7 @@ def test_what_passes_by_its_tokens_passes_by_its_tree_or_cannot_be_analysed(
 ) -> None:
     rng, num_parsed, num_accepted = random.Random(7), 0, 0
     parser: Any = spark._jsparkSession.sessionState().sqlParser()
-    for _ in range(depth(150, 500, 3_000)):
+    for _ in range(depth(100, 500, 3_000)):
         text = _text(rng)
         statement = f"SELECT * FROM (\n{text}\n)"
         try:

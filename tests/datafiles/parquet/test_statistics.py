@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -315,13 +316,18 @@ def test_a6_no_value_lies_outside_our_bounds_when_spark_compares(spark):
         "bigint": [[2**63 - 1, -(2**63), 9_007_199_254_740_993]],
     }
     for kind, groups in columns.items():
-        for values in groups:
-            frame = spark.createDataFrame([(value,) for value in values], f"c {kind}")
-            table = frame.toArrow()
+        rows = [(number, value) for number, values in enumerate(groups) for value in values]
+        frame = spark.createDataFrame(rows, f"g int, c {kind}")
+        written, escapes, args = frame.toArrow(), [], {}
+        for number in range(len(groups)):
+            table = written.filter(pc.field("g") == number).select(["c"])
             parsed = json.loads(file_statistics(table), parse_float=str, parse_int=str)
-            bounds = {"c < cast(? AS {})": parsed["minValues"], "c > cast(? AS {})": parsed["maxValues"]}
-            escapes = {text.format(kind): found["c"] for text, found in bounds.items() if "c" in found}
-            if escapes:
-                frame.createOrReplaceTempView("written_rows")
-                query = f"SELECT count(*) FROM written_rows WHERE {' OR '.join(escapes)}"
-                assert spark.sql(query, args=list(escapes.values())).first()[0] == 0, (kind, values)
+            for sign, found in (("<", parsed["minValues"]), (">", parsed["maxValues"])):
+                if "c" in found:
+                    name = f"bound{len(args)}"
+                    escapes.append(f"g = {number} AND c {sign} cast(:{name} AS {kind})")
+                    args[name] = found["c"]
+        frame.createOrReplaceTempView("written_rows")
+        # By name: Spark does not bind several question marks in their order.
+        query = f"SELECT g, c FROM written_rows WHERE {' OR '.join(escapes)}"
+        assert spark.sql(query, args=args).collect() == [], kind

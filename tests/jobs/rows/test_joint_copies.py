@@ -30,7 +30,7 @@ from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import stage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("name", pa.string())])
-FILES = 24
+FILES = 16
 # One group has no more files, so that a partition has two.
 LIMITS = Limits(copied_together=8)
 CHANGES: dict[str, dict[str, Any]] = {
