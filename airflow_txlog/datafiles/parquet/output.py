@@ -265,7 +265,8 @@ class RowGroupWriter:
         except OSError as error:
             self._name(error)
             raise
-        digest, self._encoded = self._digest(), None
+        # The file's buffers are freed, though this writer is kept in case the file is to be dropped.
+        digest, self._encoded, self._output, self._sink = self._digest(), None, None, None
         if modified_ms is None:
             found = self._store.stat(self.path)
             if found is None:

@@ -44,13 +44,12 @@ _COPIED_AT_ONCE = 8 * 1024 * 1024
 _MOST_ROWS = 64 * 1024 * 1024
 # Numbers of fields in parquet.thrift: of the file, a schema element, a row group, a column chunk, and its metadata.
 _SCHEMA, _NUM_ROWS, ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8
-_NUM_CHILDREN = 5
+_NUM_CHILDREN, _KEY = 5, 1
 _COLUMNS, _TOTAL_BYTES, _GROUP_ROWS, _SORTING, _GROUP_OFFSET, _COMPRESSED_BYTES, _ORDINAL = 1, 2, 3, 4, 5, 6, 7
 _CHUNK_OFFSET, _META_DATA = 2, 3
 _OFFSETS = (9, 10, 11)
 _BLOOM_FILTER = (14, 15)
 _SIZES = (6, 7)  # uncompressed, compressed
-_KEY = 1
 # Of a page's header, and of the headers of both versions of data pages in it.
 _PAGE_BYTES, _DATA_PAGES, _PAGE_VALUES = 3, (5, 8), 1
 # A header takes some thirty bytes; the bounds of a page may make it longer.
@@ -388,7 +387,8 @@ class JoiningWriter(RowGroupWriter):
         footer = self._open.footer = bytearray()
         super()._end(writer)
         merged = self._footer(bytes(footer[:-_ENDING_BYTES]))
-        self._open.sink.write(merged + len(merged).to_bytes(4, "little") + _MAGIC)
+        sink, self._open.sink = self._open.sink, None  # Its buffers are freed once it is closed.
+        sink.write(merged + len(merged).to_bytes(4, "little") + _MAGIC)
 
     @abc.abstractmethod
     def _footer(self, written: bytes) -> bytes:

@@ -1,12 +1,14 @@
-"""What is left of a data file that is given up."""
+"""What is left of a data file that is given up, and what its writer holds of one that is finished."""
 
 from __future__ import annotations
 
 import uuid
+import weakref
 
 import pyarrow as pa
 import pytest
 
+from airflow_txlog.datafiles.parquet.halves import FEWEST_ROWS, HalvesWriter
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.storage import PLAIN, MemoryStore
@@ -14,10 +16,12 @@ from airflow_txlog.storage import PLAIN, MemoryStore
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2]})
 
 
-def begun(store: MemoryStore) -> RowGroupWriter:
+def begun(
+    store: MemoryStore, kind: type[RowGroupWriter] = RowGroupWriter, rows: pa.RecordBatch = ROWS
+) -> RowGroupWriter:
     """A writer of `part` that has written a row group."""
-    writer = RowGroupWriter(store, "part", ROWS.schema, options={}, statistics=StatisticsCollector(ROWS.schema))
-    writer.write(ROWS)
+    writer = kind(store, "part", rows.schema, options={}, statistics=StatisticsCollector(rows.schema))
+    writer.write(rows)
     writer.end_row_group()
     return writer
 
@@ -53,3 +57,17 @@ def test_what_a_file_still_holds_is_not_sent_when_it_is_given_up(monkeypatch: py
     monkeypatch.setattr(output, "_discard", lambda: (log.append("discarded"), discard())[1])
     writer.abandon()
     assert log[:1] == ["discarded"]
+
+
+@pytest.mark.parametrize("kind", [RowGroupWriter, HalvesWriter])
+def test_a_finished_file_takes_no_memory_while_its_writer_waits_to_be_given_up(kind: type[RowGroupWriter]) -> None:
+    """A task keeps the writers of all its files to its end, and each may have buffered megabytes."""
+    store = MemoryStore(f"memory://{uuid.uuid4().hex}/t", PLAIN)
+    column = pa.array(range(FEWEST_ROWS), pa.int64())
+    writer = begun(store, kind, pa.record_batch({"id": column, "n": column}))
+    assert writer._output is not None
+    sink = weakref.ref(writer._output.sink)
+    writer.close({})
+    assert sink() is None
+    writer.abandon()
+    assert list(store.walk()) == []
