@@ -7,7 +7,7 @@ Source: Spark 4.2, DateTimeUtils, IntervalUtils; tests/sql/test_known_against_sp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -126,15 +126,19 @@ _UNITS_OF_INTERVALS = {
 }
 
 
-def interval_of(count: int, unit: str, factor: int | None = None) -> pa.Array | None:
-    """Return an array of one interval; None for a unit or a number that Spark refuses, or may refuse.
+def interval_of(counts: Sequence[int], units: Sequence[str], factor: int | None = None) -> pa.Array | None:
+    """Return an array of one interval, the sum of such numbers of units.
 
-    Spark takes a product of days and a `factor` for a time, which makes a timestamp of a date.
+    Returns None for units or a number that Spark refuses, or may refuse. Spark takes a product of days and a `factor`
+    for a time, which makes a timestamp of a date.
     """
-    if unit not in _UNITS_OF_INTERVALS:
+    if not _UNITS_OF_INTERVALS.keys() >= set(units):
         return None
-    kind, size = _UNITS_OF_INTERVALS[unit]
-    total = count * size
+    kinds, sizes = zip(*(_UNITS_OF_INTERVALS[unit] for unit in units), strict=True)
+    if MONTHS in kinds and len(set(kinds)) > 1:
+        return None
+    kind = DURATION if DURATION in kinds else kinds[0]
+    total = sum(count * size for count, size in zip(counts, sizes, strict=True))
     product = total * (1 if factor is None else factor)
     # With `spark.sql.legacy.interval.enabled` Spark multiplies doubles.
     most = 2**31 if kind == MONTHS else 2**63 if factor is None else 2**53

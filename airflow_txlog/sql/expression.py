@@ -24,7 +24,7 @@ Span: TypeAlias = tuple[int, int]
 """The first token of a part of a text, and the one after its last."""
 
 OF_INTERVALS = "interval "
-"""What begins the target of a cast that is an INTERVAL of one whole number: `interval day`, with the unit."""
+"""What begins the target of a cast that is an INTERVAL of whole numbers: `interval day hour`, with their units."""
 
 _NOWHERE: Span = (0, 0)
 _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

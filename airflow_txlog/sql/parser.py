@@ -10,12 +10,10 @@ tests/engine/table/predicate/test_differential.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_txlog.sql.expression import (
-    OF_INTERVALS,
     Call,
     Cast,
     Expression,
@@ -25,6 +23,7 @@ from airflow_txlog.sql.expression import (
     Parameter,
     is_deeper,
 )
+from airflow_txlog.sql.intervals import UNITS, plain_interval
 from airflow_txlog.sql.lexer import OPEN, OUTSIDE, Token, words
 
 # Operators between two values, and how tightly they bind.
@@ -47,17 +46,8 @@ _ALSO_CALLED = words("between like ilike rlike regexp")
 _LIKES = {"like": "like", "ilike": "ilike", "rlike": "rlike", "regexp": "rlike"}
 _QUANTIFIERS = ("any", "some", "all")
 _QUERIES = ("select", "values", "with", "table")
-_UNITS = words(
-    """nanosecond microsecond millisecond second minute hour day week month quarter year nanoseconds microseconds
-    milliseconds seconds minutes hours days weeks months quarters years to"""
-)
 # Literals that are a word and a text.
 _TYPED = words("date time timestamp timestamp_ltz timestamp_ntz")
-_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-# Of INTERVAL '30 days'.
-_WITH_UNIT = re.compile(
-    r"(-?\d{1,18}) (microsecond|millisecond|second|minute|hour|day|week|month|year)s?", re.ASCII | re.IGNORECASE
-)
 # A function of a type's name is a cast to that type.
 _CASTS = words("boolean tinyint smallint int bigint float double date timestamp string binary")
 # Their first argument may be a unit of time, unless there are two.
@@ -363,28 +353,19 @@ class _Parser:
         return Opaque("a cast", (start, self.at), (operand,))
 
     def _is_signed_unit(self) -> bool:
-        return self._next(1).symbol == "-" and self._next(2).kind in ("number", "string") and (self._word(3) in _UNITS)
+        return self._next(1).symbol == "-" and self._next(2).kind in ("number", "string") and (self._word(3) in UNITS)
 
     def _interval(self) -> Expression:
         start = self.at
         self.at += 1
         while self._next().kind in ("string", "number", "parameter") or self._next().symbol == "-":
             self.at += 1
-            while self._word() in _UNITS:
+            while self._word() in UNITS:
                 self.at += 1
-            if self._next().symbol == "-" and self._word(2) not in _UNITS:
+            if self._next().symbol == "-" and self._word(2) not in UNITS:
                 break
-        given = self.tokens[start + 1 : self.at]
-        is_negative = given[0].symbol == "-"
-        match given[is_negative:]:
-            case [Token("string", text, None)] if (found := _WITH_UNIT.fullmatch(text)) and not is_negative:
-                return Cast(
-                    Literal("string", str(int(found[1]))), f"{OF_INTERVALS}{found[2].lower()}", (start, self.at)
-                )
-            case [count, unit] if count.doubt is None and _WHOLE.fullmatch(count.text) and unit.word in _UNITS:
-                text = str(-int(count.text) if is_negative else int(count.text))
-                return Cast(Literal("string", text), f"{OF_INTERVALS}{unit.word.removesuffix('s')}", (start, self.at))
-        return Opaque("INTERVAL", (start, self.at))
+        span = (start, self.at)
+        return plain_interval(self.tokens[start + 1 : self.at], span) or Opaque("INTERVAL", span)
 
     def _type(self) -> str:
         """Return a type's name with its lengths, in lower case. A type with members is not read."""

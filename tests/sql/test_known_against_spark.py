@@ -283,6 +283,10 @@ def _sums_with_intervals(draw: random.Random) -> Iterator[str]:
         unit = draw.choice([unit, unit.upper(), f"{unit}s"])
         forms = ["{}", "-{}", "- {}", "'{}'", "'-{}'", "-'{}'", "-'-{}'", "'+0{}'", "' {}'", "{}.5", "'{}.0'", "{}L"]
         interval = f"INTERVAL {draw.choice(forms).format(count)} {unit}"
+        if draw.random() < 0.3:
+            parts = [f"{draw.choice(_COUNTS[:13])} {draw.choice(_UNITS_OF_INTERVALS[:9])}" for _ in range(2)]
+            parts += [f"{draw.randrange(-1, 9)} {draw.choice(['days', 'MONTHS', 'Hours'])}"] * draw.randrange(2)
+            interval = f"INTERVAL {draw.choice(['{}', repr('{}')]).format(' '.join(parts))}"
         found = f"{left} {draw.choice('+-')} {draw.choice([interval, f'({interval})'])}"
         if draw.random() < 0.2:
             found = f"{left} {draw.choice('+-')} INTERVAL '{draw.choice(['', '-', '+', ' '])}{count} {unit}'"
@@ -315,7 +319,8 @@ def test_intervals_move_dates_and_moments_as_in_spark(spark: SparkSession, ansi:
         "coalesce(INTERVAL 1 DAY, INTERVAL 2 DAYS)",
         "INTERVAL 1 DAY - INTERVAL 1 DAY",
         "INTERVAL 1 DAY + dat",
-        "tim - INTERVAL 1 DAY 2 HOURS",
+        "dat - INTERVAL 1 DAY 2 HOURS",
+        "tim - INTERVAL 1 MONTH 2 DAYS",
         "tim - INTERVAL '1 02:03:04' DAY TO SECOND",
         "tim - CAST('1' AS INTERVAL DAY)",
         "tim - :at0 * INTERVAL 1 DAY",

@@ -273,7 +273,8 @@ class ColumnBinder:
             factor = operand.constant
         if not isinstance(node, Cast) or not isinstance(node.operand, Literal):
             raise NotPlain("INTERVAL")
-        found = interval_of(int(node.operand.text), node.target.removeprefix(OF_INTERVALS), factor)
+        counts, units = map(int, node.operand.text.split()), node.target.removeprefix(OF_INTERVALS).split()
+        found = interval_of(list(counts), units, factor)
         if found is None:
             raise NotPlain("INTERVAL")
         return Typed(Values(found), found.type)
