@@ -120,18 +120,28 @@ class Connection:
 
 
 Open = Callable[[dict[str, Any], "KeptCredentials | None"], Any]
+# The variables that clients read begin with these.
+_OF_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST", "HOME")
 
 
 def connection(
     open_client: Open, options: Mapping[str, Any], credentials: KeptCredentials | None, server: str = ""
 ) -> Connection:
-    """Return the connection of all stores with these options and credentials: a client takes half a second to make."""
-    return _connection(open_client, tuple(sorted(options.items())), credentials, server)
+    """Return the connection of all stores with these options and credentials: a client takes half a second to make.
+
+    If the environment has changed, it is another connection: the process may have another identity.
+    """
+    environment = tuple(sorted(each for each in os.environ.items() if each[0].startswith(_OF_CLIENTS)))
+    return _connection(open_client, tuple(sorted(options.items())), credentials, server, environment)
 
 
 @functools.lru_cache(maxsize=48)
 def _connection(
-    open_client: Open, options: tuple[tuple[str, Any], ...], credentials: KeptCredentials | None, server: str
+    open_client: Open,
+    options: tuple[tuple[str, Any], ...],
+    credentials: KeptCredentials | None,
+    server: str,
+    environment: tuple[tuple[str, str], ...],
 ) -> Connection:
     given = dict(options)
     server = server or given.get("endpoint_url", "")

@@ -23,7 +23,7 @@ from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import ProtocolError
 
 from airflow_txlog.errors import UnsupportedStore
-from airflow_txlog.storage import Access, open_store, s3
+from airflow_txlog.storage import Access, Store, open_store, s3
 from airflow_txlog.storage.base import NoCredentials
 from airflow_txlog.storage.clouds import NotAnswered, refusal
 from airflow_txlog.storage.objects import ObjectStore
@@ -266,6 +266,22 @@ def test_a_process_finds_the_credentials_that_replace_its_own(monkeypatch: pytes
     rotate(given["key"], given["secret"])
     store.put("x", b"1")
     assert store.read("x") == b"1"
+
+
+def test_each_store_is_asked_with_the_identity_of_the_environment_in_which_it_was_opened(
+    monkeypatch: pytest.MonkeyPatch, sent: list[dict[str, str]]
+) -> None:
+    nowhere = Access(storage_options={"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1"})
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    stores: list[Store] = []
+    for key in ("first", "second", "first"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+        stores.append(open_store("s3://bucket/t", nowhere).at_once())
+        with pytest.raises(NotAnswered):
+            stores[-1].read("x")
+    keys = [headers["authorization"].partition("Credential=")[2].partition("/")[0] for headers in sent]
+    assert keys == ["first", "second", "first"]
+    assert stores[0].access_mark == stores[2].access_mark != stores[1].access_mark
 
 
 def test_an_answer_that_is_none_of_s3_is_asked_for_again() -> None:
