@@ -364,20 +364,27 @@ class PartitionedWriter:
         self._close(opened[: max(0, len(opened) - self.store.limits.open_files)])
 
     def _close(self, keys: Sequence[FileKey]) -> None:
-        """Finish these files. Small ones are encoded here, in turn, because threads would wait for the interpreter.
+        """Finish these files."""
+        writers = [self._writers.pop(key) for key in keys]
+        self._abandoned += writers
+        if len(keys) >= _MANY_FILES:
+            self._staged += self._closed_at_once(keys, writers)
+            return
+        for key, writer in zip(keys, writers, strict=True):
+            writer.encode()
+            self._staged += self._closed_in_turn([key], [writer])
+
+    def _closed_at_once(self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]) -> list[StagedFile]:
+        """Finish many files. Small ones are encoded here, in turn, because threads would wait for the interpreter.
 
         Others are finished several at a time, and so are the small ones if the disk or the store takes nearly all of
         the time: a file's system calls and requests leave the interpreter free.
         """
-        if not keys:
-            return
-        writers = [self._writers.pop(key) for key in keys]
-        self._abandoned += writers
         at_once = _CLOSED_AT_ONCE if self.store.is_remote else min(_CLOSED_AT_ONCE, os.cpu_count() or 1)
         # Handing over a file takes about as long as encoding a tiny one.
         run = max(1, min(_MOST_IN_TURN, len(keys) // (4 * _CLOSED_AT_ONCE)))
         encoding_s = writing_s = 0.0
-        found: list[Sequence[StagedFile | None]] = []
+        found: list[list[StagedFile]] = []
         closing = []
         # Leaving the pool waits for the files that are being closed, so `abandon` never meets one of them.
         with ThreadPoolExecutor(at_once, thread_name_prefix="txlog-close") as pool:
@@ -388,7 +395,7 @@ class PartitionedWriter:
                     are_encoded = [writer.encode() for writer in some[1]]
                     encoded = time.perf_counter()
                     encoding_s += encoded - began
-                    if len(keys) >= _MANY_FILES and (not all(are_encoded) or writing_s > _SLOW * encoding_s):
+                    if not all(are_encoded) or writing_s > _SLOW * encoding_s:
                         closing.append(pool.submit(self._closed_in_turn, *some))
                         if len(closing) > _MOST_WAITING:
                             closing[-1 - _MOST_WAITING].result()
@@ -399,10 +406,10 @@ class PartitionedWriter:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        self._staged += [staged for each in found for staged in each if staged is not None]
+        return list(itertools.chain.from_iterable(found))
 
-    def _closed_in_turn(self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]) -> list[StagedFile | None]:
-        return list(map(self._closed, keys, writers))
+    def _closed_in_turn(self, keys: Sequence[FileKey], writers: Sequence[RowGroupWriter]) -> list[StagedFile]:
+        return [staged for staged in map(self._closed, keys, writers) if staged is not None]
 
     def _closed(self, key: FileKey, writer: RowGroupWriter) -> StagedFile | None:
         values = dict(zip(self._layout.partition_keys, key.partition, strict=True))

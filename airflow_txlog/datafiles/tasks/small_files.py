@@ -121,8 +121,7 @@ def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_agai
         file = with_content(planned.file, reads_all=reads_all, is_read_again=is_read_again)
         return dataclasses.replace(planned, file=file)
 
-    # Threads start with the first fetch.
-    pool = ThreadPoolExecutor(_FETCHED_AT_ONCE, thread_name_prefix="txlog-fetch")
+    pool: ThreadPoolExecutor | None = None
     waiting: deque[tuple[int, Callable[[], PlannedFile]]] = deque()
     waiting_bytes = 0
     try:
@@ -134,6 +133,7 @@ def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_agai
             elif size_bytes > _LARGE_BYTES:
                 waiting.append((0, partial(fetch, planned)))
             else:
+                pool = pool or ThreadPoolExecutor(_FETCHED_AT_ONCE, thread_name_prefix="txlog-fetch")
                 waiting.append((size_bytes, pool.submit(fetch, planned).result))
                 waiting_bytes += size_bytes
             while waiting and (
@@ -145,8 +145,9 @@ def fetched_ahead(files: Iterable[PlannedFile], *, reads_all: bool, is_read_agai
         while waiting:
             yield waiting.popleft()[1]()
     finally:
-        # An interrupted task does not wait for files that it no longer needs.
-        pool.shutdown(wait=False, cancel_futures=True)
+        if pool is not None:
+            # An interrupted task does not wait for files that it no longer needs.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _itself(planned: PlannedFile) -> PlannedFile:

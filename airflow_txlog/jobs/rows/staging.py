@@ -10,6 +10,7 @@ delta-spark, DeleteCommand, UpdateCommand, MergeIntoCommand.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.reading import SMALL_BYTES
-from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT
+from airflow_txlog.datafiles.parquet.writing import TARGET_BYTES_DEFAULT, Layout
 from airflow_txlog.datafiles.staged_files import INSERT, UPDATE_POSTIMAGE, StagedFile
 from airflow_txlog.engine.table.schema.features import writer_features
 from airflow_txlog.engine.table.snapshot.files import file_keys
@@ -107,7 +108,11 @@ class _Staging(Generic[P]):
             keeps_row_ids=self._row_ids is not None,
         )
         joins = self._operation.joins_files and not context.is_dry_run
-        return joined_files(context, prepared.snapshot, work, memory) if joins else work
+        return joined_files(context, prepared.snapshot, self._layout, work, memory) if joins else work
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        return layout_of(self._context, self._prepared.snapshot)
 
     def _vectors(self) -> NewVectors:
         prepared, found = self._prepared, self._found
@@ -180,7 +185,7 @@ class _Staging(Generic[P]):
             changes=self._grouped(leaving.files, range(len(leaving.keys))),
         )
         new, _ = self._new_rows(missing)
-        layout = with_ids(layout_of(self._context, prepared.snapshot), self._row_ids)
+        layout = with_ids(self._layout, self._row_ids)
         return stage(self._context, layout, new, leaving=missing.leaving_plan(), updates=prepared.updates).elsewhere
 
     def _leaving_rows(self) -> LeavingRows:
@@ -238,7 +243,7 @@ class _Staging(Generic[P]):
         joint = found.removed.plan(found.plan, segment_of).with_column("segment", numbers)
         staged = stage(
             context,
-            with_ids(layout_of(context, self._prepared.snapshot), self._row_ids),
+            with_ids(self._layout, self._row_ids),
             new,
             copies=self._with_base_ids(found.removed.plan(found.plan, copies)) if copies else None,
             joint=joint,

@@ -26,7 +26,7 @@ from airflow_txlog.engine.table.schema.features import writer_features
 from airflow_txlog.errors import JobError
 from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.files.scan import task_count
-from airflow_txlog.jobs.files.stage import layout_of, staged_of
+from airflow_txlog.jobs.files.stage import staged_of
 from airflow_txlog.jobs.files.staged import unstage
 from airflow_txlog.jobs.resume.memory import JOINED, Memory, Segment
 from airflow_txlog.jobs.rows.operation import StagedWork
@@ -134,22 +134,25 @@ def _plan(files: Sequence[tuple[StagedFile, int]]) -> pa.Table:
 MOST_BYTES = 4 * 1024 * 1024
 
 
-def joined_files(context: JobContext, snapshot: Snapshot, work: StagedWork, memory: Memory) -> StagedWork:
+def joined_files(
+    context: JobContext, snapshot: Snapshot, layout: Layout, work: StagedWork, memory: Memory
+) -> StagedWork:
     """Return the work with the tiny files joined in each partition that has new rows, and its change files too.
 
-    Raises as `joined_bins` does, and then nothing is joined: what was staged is in the memory.
+    `layout` is that of the table's new files. Raises as `joined_bins` does, and then nothing is joined: what was staged
+    is in the memory.
     """
-    bins = _bins(context, snapshot, work)
+    bins = _bins(snapshot, layout, work)
     wanted = {_fingerprint(files): (layout, files) for layout, files in bins}
     known = {segment.fingerprint: segment for segment in memory.keep(JOINED, (), set(wanted))}
-    for layout in {each.is_change: each for each, _ in bins}.values():
+    for kind in {each.is_change: each for each, _ in bins}.values():
         missing = {
             fingerprint: files
             for fingerprint, (each, files) in wanted.items()
-            if each.is_change == layout.is_change and fingerprint not in known
+            if each.is_change == kind.is_change and fingerprint not in known
         }
         if missing:
-            made = joined_bins(context, layout, list(missing.values()))
+            made = joined_bins(context, kind, list(missing.values()))
             segments = [
                 Segment(kind=JOINED, inputs=frozenset(), fingerprint=fingerprint, files=(file,))
                 for fingerprint, file in zip(missing, made, strict=True)
@@ -170,13 +173,12 @@ def joined_files(context: JobContext, snapshot: Snapshot, work: StagedWork, memo
     )
 
 
-def _bins(context: JobContext, snapshot: Snapshot, work: StagedWork) -> list[tuple[Layout, list[StagedFile]]]:
+def _bins(snapshot: Snapshot, layout: Layout, work: StagedWork) -> list[tuple[Layout, list[StagedFile]]]:
     """Return the files to join, and how the joined file is written; the smallest first, up to MOST_BYTES."""
     new = {file.path for file in (*work.images, *work.inserts)}
     # Rows of a copy have ids that a joined file would lose.
     if not (new or work.changes) or "rowTracking" in writer_features(snapshot.protocol):
         return []
-    layout = layout_of(context, snapshot)
     found = [
         (layout, files)
         for files in bins_of(work.files, layout.target_bytes, partition_of)

@@ -34,6 +34,8 @@ from airflow_txlog.storage.limits import USUAL, Limits
 # The index of a large level costs as much as about ten scans. Reading a table takes one scan; a process that keeps
 # refreshing gets an index.
 _LOOKS_WITHOUT_INDEX = 3
+# The caller compares the paths of so few files sooner than an index of them is built.
+_FEW_FILES = 16
 
 Hidden = Mapping[int, frozenset[int]]
 """Removed rows, by number of chunk and position in it."""
@@ -61,7 +63,7 @@ class _Rows:
         """Return the ascending row numbers of files that may be at these canonical paths."""
         if not paths or not self.count:
             return []
-        if len(paths) >= self.count:
+        if self.count <= max(len(paths), _FEW_FILES):
             # To look up each of them takes longer.
             return list(range(self.count))
         self._looks += 1
