@@ -18,6 +18,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.contract.operations import Merge
 from airflow_txlog.contract.wording import plural
 from airflow_txlog.engine import Snapshot, Transaction
+from airflow_txlog.engine.log.actions import Metadata
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.predicate.reading import target_conjuncts
 from airflow_txlog.engine.table.predicate.tree import Operand, describe, null_test
@@ -109,6 +110,7 @@ class MergeRows(RowOperation[PreparedMerge]):
         self._materialized: MaterializedSource | None = None
         self._auto = AutoScope(context=context)
         self._numbering = Numbering(context)
+        self._last_plain: tuple[tuple[Merge, Metadata, PairColumns], PlainClauses] | None = None
 
     def prepare(self, tx: Transaction, snapshot: Snapshot, memory: Memory) -> PreparedMerge:
         """Materialize the source, accept every text, and register the files that are read."""
@@ -126,8 +128,7 @@ class MergeRows(RowOperation[PreparedMerge]):
             # Register as read all files that may hold a row which decides the merge.
             of_interest = both(self._of_interest(snapshot, pair, judged, clauses, source), self._taking_part(snapshot))
             candidates = scope.read_files(tx, of_interest)
-            plain = plain_clauses(context, self._merge, snapshot, pair)
-            plain = fit_for_tasks(context, plain, self._merge, snapshot, pair, source)
+            plain = fit_for_tasks(context, self._plain(snapshot, pair), self._merge, snapshot, pair, source)
             if None in (plain.acting, plain.updates, plain.inserts):
                 judged("the source's rows are more than one task may write")
             return PreparedMerge(
@@ -192,9 +193,9 @@ class MergeRows(RowOperation[PreparedMerge]):
         """
         if not key_columns(self._context, self._merge, pair):
             return self.keys_not_plain
-        plain = plain_clauses(self._context, self._merge, snapshot, pair)
-        if plain.why_not is not None:
-            return f"{self.clauses_not_plain}: {plain.why_not}"
+        why_not = self._plain(snapshot, pair).why_not
+        if why_not is not None:
+            return f"{self.clauses_not_plain}: {why_not}"
         try:
             for text in self._texts:
                 self._gate.check_clocks(text, [*pair.target.names, *pair.source.names])
@@ -202,6 +203,13 @@ class MergeRows(RowOperation[PreparedMerge]):
             # Only Spark knows which of the columns a clause sees.
             return "a text has a name that is a column and a clock"
         return None
+
+    def _plain(self, snapshot: Snapshot, pair: PairColumns) -> PlainClauses:
+        """Return the parts of the clauses that tasks compute, read once as long as columns and rules stay."""
+        known, read = self._last_plain, (self._merge, snapshot.metadata, pair)
+        if known is None or known[0] != read:
+            self._last_plain = known = read, plain_clauses(self._context, self._merge, snapshot, pair)
+        return known[1]
 
     @property
     def _texts(self) -> list[str]:
