@@ -157,6 +157,7 @@ def test_a_table_gets_the_rows_of_a_snapshot_and_another_keeps_each_version(fold
     }
 
 
+@pytest.mark.long("test_task_rows writes rows of tasks")
 def test_rows_of_tasks_are_written_by_the_hook_and_a_cleared_run_writes_its_own(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("rows_from_tasks", "rows_from_tasks"))
     versions = [tasks[name][0].xcom_pull(task_ids=name) for name in ("measure", "correct", "forget")]
@@ -275,6 +276,7 @@ def test_a_load_that_fails_its_audit_leaves_nothing(folder: Path, dag_of: ParseD
     assert list((folder / "orders_to_publish").glob("txlog-inputs-*")) == []
 
 
+@pytest.mark.long("tests/jobs audits")
 def test_orders_are_checked_and_counted(folder: Path, dag_of: ParseDag) -> None:
     tasks = run(dag_of("check_orders", "check_orders"))
     loaded = tasks["load"][0].xcom_pull(task_ids="load")

@@ -22,6 +22,7 @@ from airflow_txlog.jobs.executor.spark import SparkExecutor
 from airflow_txlog.jobs.resume import attempts
 from airflow_txlog.locations import PRIVATE_PREFIX
 from airflow_txlog.storage import LocalStore
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import KEY, application, committed, error_of, rows, run
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import append, make_table
@@ -122,8 +123,11 @@ with before_commit(lambda tx: os.kill(os.getpid(), signal.SIGKILL)):
 """
 
 
-@pytest.mark.parametrize("key", [KEY, None], ids=["with saved work", "without"])
-@pytest.mark.parametrize("source", ["values", "files"])
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [("values", KEY), ("files", None), *in_long("a process for each", ("values", None), ("files", KEY))],
+    ids=["values-with saved work", "files-without", "values-without", "files-with saved work"],
+)
 def test_a_killed_delete_leaves_no_key_in_the_clear(tmp_path: Path, source: str, key: str | None) -> None:
     """No callback deletes what it has saved: the dag processor's copy of the task does not know the job."""
     table = make_table(tmp_path / "t", pa.table({"email": ["a", PERSON, "z"]}))

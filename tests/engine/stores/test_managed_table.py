@@ -103,7 +103,7 @@ def test_a_new_table_has_its_name_once_its_first_commit_is_there(unity: FakeUnit
     catalog.register(describe(NAME, opened(unity, fake).snapshot()))
 
 
-@pytest.mark.parametrize("times", [1, 3, 99])
+@pytest.mark.parametrize("times", [1, 99, *in_long("more attempts", 3)])
 @pytest.mark.parametrize("harm", ["lost", "unanswered"])
 @pytest.mark.parametrize("on", ["GET /delta", "POST /delta/v1/catalogs/main/schemas/sales/tables?"])
 def test_a_table_whose_creation_is_harmed_is_created_once(

@@ -102,9 +102,9 @@ def test_options_with_which_nothing_shows_what_is_wrong_are_refused(
     ("schema", "options"),
     [
         ("note STRING, town STRING", {}),
-        ("note STRING, town STRING", {"escape": '"', "multiLine": "true"}),
         *in_long(
             "more columns",
+            ("note STRING, town STRING", {"escape": '"', "multiLine": "true"}),
             ("note BINARY, town BINARY", {"escape": "\\"}),
             (None, {"singleVariantColumn": "town", "escape": '"'}),
             (None, {"header": "true"}),

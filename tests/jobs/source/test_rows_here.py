@@ -33,6 +33,7 @@ from airflow_txlog.jobs.sql.gate import SqlGate
 from airflow_txlog.jobs.sql.schemas import as_spark_schema, without_metadata
 from airflow_txlog.storage import PLAIN
 from tests.helpers import layouts
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import begin_job, random_rows, spark_bag
 from tests.helpers.specs import job_spec
 from tests.jobs.source.test_stores import ROWS
@@ -114,14 +115,16 @@ def test_a_spark_whose_settings_are_known_leaves_files_to_the_tasks(
     assert check_alike(context, tmp_path / "in") == 2
 
 
-@pytest.mark.parametrize("name", layouts.ALIKE)
+@pytest.mark.parametrize("name", [*list(layouts.ALIKE)[::2], *in_long("Spark reads each", *list(layouts.ALIKE)[1::2])])
 def test_layouts_of_other_writers_are_read_as_spark_reads_them(context: JobContext, tmp_path: Path, name: str) -> None:
     columns, rows = layouts.ALIKE[name]
     layouts.write_layout(context.spark, tmp_path / "in" / "a.parquet", columns, rows)
     assert check_alike(context, tmp_path / "in") == len(rows)
 
 
-@pytest.mark.parametrize("name", layouts.SPARK_ALONE)
+@pytest.mark.parametrize(
+    "name", [*list(layouts.SPARK_ALONE)[::2], *in_long("Spark reads each", *list(layouts.SPARK_ALONE)[1::2])]
+)
 def test_layouts_that_spark_reads_in_its_own_way_are_left_to_it(context: JobContext, tmp_path: Path, name: str) -> None:
     layouts.write_layout(context.spark, tmp_path / "in" / "a.parquet", layouts.SPARK_ALONE[name], [])
     view = FileView(format="parquet", path=str(tmp_path / "in"))

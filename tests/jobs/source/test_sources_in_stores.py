@@ -13,6 +13,7 @@ from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.storage.limits import Limits
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import SCHEMA, application, by_id, committed, error_of, ids, insert, rows, run, update
 from tests.helpers.racing import killed_before_commit
 from tests.helpers.rows import make_table
@@ -118,7 +119,10 @@ def test_bytes_that_spark_was_to_infer_a_schema_from_are_the_data_s_fault(
     ("text", "options", "advice"),
     [
         ('{"a": 0}\n{"a": 1}{"a": 2}\n', {}, "in one line, and Spark would read only the first"),
-        ('{"a": 1}\n{"a": 2}\n', {"multiLine": "true"}, 'leave out the option "multiLine"'),
+        *in_long(
+            "each reads by Spark",
+            ('{"a": 1}\n{"a": 2}\n', {"multiLine": "true"}, 'leave out the option "multiLine"'),
+        ),
     ],
     ids=["one line", "multiLine"],
 )

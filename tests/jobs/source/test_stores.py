@@ -449,7 +449,11 @@ def test_files_of_other_columns_are_read_by_name(readers: Readers) -> None:
     assert readers.alike("parquet", "in", schema="b STRING, c DATE") == 3
 
 
-@pytest.mark.parametrize("summaries", [["_metadata"], ["_common_metadata"], ["_common_metadata", "_metadata"]])
+@pytest.mark.parametrize(
+    "summaries",
+    [["_metadata"], ["_common_metadata", "_metadata"], *in_long("one of both", ["_common_metadata"])],
+    ids=str,
+)
 def test_a_summary_of_files_has_their_columns_and_no_rows(readers: Readers, summaries: list[str]) -> None:
     """Spark takes the columns of a summary, where there is one, for those of all files."""
     readers.put({"in/a.parquet": parquet(pa.table({"id": [1]})), "in/b.parquet": parquet(pa.table({"late": [2.5]}))})

@@ -37,6 +37,7 @@ from airflow_txlog.runners.warm.server import (
 from airflow_txlog.storage import credentials
 from airflow_txlog.storage.credentials import FOLDER, TOKEN, URL, Credentials, offer
 from tests.airflow.appending import append_a_file
+from tests.helpers.depth import in_long
 from tests.helpers.rows import make_table
 from tests.helpers.specs import job_spec
 
@@ -133,7 +134,9 @@ def test_two_tasks_find_one_server_and_two_sessions_and_the_third_waits() -> Non
     assert found[0].abandoned == ()
 
 
-@pytest.mark.parametrize("waits_for", ["a session", "a server that it starts", "a server that another starts"])
+@pytest.mark.parametrize(
+    "waits_for", ["a session", "a server that it starts", *in_long("more processes", "a server that another starts")]
+)
 def test_a_task_that_is_killed_while_it_waits_for_a_session_ends(
     waits_for: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_txlog.contract.job import JobResult
 from airflow_txlog.engine import Table
+from tests.helpers.depth import in_long
 from tests.helpers.jobs import application, committed, error_of, run
 from tests.helpers.racing import before_commit, killed_before_commit
 from tests.helpers.rows import append, bag, make_table
@@ -102,7 +103,7 @@ def check_history(spark: SparkSession | None, folder: Path, seed: int, steps: in
     assert apply(spark, table, again, steps, hard_deletes=hard_deletes).status == "nothing_to_do"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *in_long("more histories", 2, 3)])
 def test_the_table_keeps_each_version_of_a_row(tmp_path: Path, seed: int) -> None:
     check_history(None, tmp_path, seed, 4)
 
@@ -254,7 +255,7 @@ def check_marks(spark: SparkSession | None, folder: Path, seed: int, steps: int,
         assert again.status == "nothing_to_do", again.error
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *in_long("more histories", 2, 3)])
 def test_rows_that_are_gone_are_inserted_again_with_a_mark(tmp_path: Path, seed: int) -> None:
     check_marks(None, tmp_path, seed, 4)
 

@@ -23,7 +23,7 @@ from airflow_txlog.errors import (
     UnknownColumn,
 )
 from airflow_txlog.storage.limits import Limits
-from tests.helpers.depth import depth
+from tests.helpers.depth import depth, in_long
 from tests.helpers.jobs import application, committed, run, set_property, tried_without_spark
 from tests.helpers.racing import before_commit, killed_before_commit, winning
 from tests.helpers.rows import append, make_table
@@ -330,7 +330,7 @@ def test_random_histories_with_racing_writers_give_the_rows_of_a_model(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("using", [["day"], ["shop"], ["v"], ["day", "v"]], ids="+".join)
+@pytest.mark.parametrize("using", [["day"], ["v"], *in_long("more keys", ["shop"], ["day", "v"])], ids="+".join)
 def test_spark_gives_the_same_rows_for_a_query_and_for_keys_that_only_it_compares(
     tmp_path: Path, spark: SparkSession, using: list[str]
 ) -> None:
