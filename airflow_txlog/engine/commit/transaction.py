@@ -44,7 +44,7 @@ from airflow_txlog.engine.commit.content.validation import (
 )
 from airflow_txlog.engine.commit.loop import CommitOutcome, CommitPolicy, Landed, commit
 from airflow_txlog.engine.log.actions import Add, Cdc, DomainMetadata, Metadata, Protocol, Remove, SetTransaction
-from airflow_txlog.engine.log.columns import FILES, adds_to_table, table_to_removes
+from airflow_txlog.engine.log.columns import adds_to_table, no_files, table_to_removes
 from airflow_txlog.engine.log.paths import canonical_path, canonical_paths
 from airflow_txlog.engine.table.predicate import Predicate, partitions_of
 from airflow_txlog.engine.table.schema.column_mapping import table_schema
@@ -135,7 +135,7 @@ class Transaction:
         files. Raises InvalidPredicate, UnknownColumn.
         """
         if self.snapshot is None:
-            return FILES.empty_table()
+            return no_files()
         condition = Predicate.true() if predicate is None else predicate
         read = self.snapshot.read_predicate(condition, parameters=parameters, time_zone=time_zone)
         files = self.snapshot.files(read)
@@ -149,7 +149,7 @@ class Transaction:
         delta-spark.
         """
         if self.snapshot is None:
-            return FILES.empty_table()
+            return no_files()
         read = partitions_of([dict(partition) for partition in partitions])
         self.reads = self.reads.with_predicate(read)
         return self.snapshot.files(read)
@@ -166,7 +166,7 @@ class Transaction:
     def read_whole_table(self) -> pa.Table:
         """Return every live file; from now on any commit that adds or removes a file conflicts."""
         self.reads = self.reads.reading_whole_table()
-        return FILES.empty_table() if self.snapshot is None else self.snapshot.files()
+        return no_files() if self.snapshot is None else self.snapshot.files()
 
     def read_application(self, app_id: str) -> int | None:
         """Return the recorded version of an application transaction; a commit that moves it conflicts from now on."""
@@ -431,7 +431,7 @@ class Transaction:
     def _live(self, paths: list[str]) -> pa.Table:
         """Return the rows of these live files. Raises InvalidCommit for a path that is not live."""
         wanted = [canonical_path(path, self._store.root) for path in paths]
-        live = FILES.empty_table() if self.snapshot is None else self.snapshot.state.files.at_paths(set(wanted))
+        live = no_files() if self.snapshot is None else self.snapshot.state.files.at_paths(set(wanted))
         missing = sorted(set(wanted) - set(self._paths(live)))
         if missing:
             raise InvalidCommit(

@@ -25,7 +25,7 @@ from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Add
-from airflow_txlog.engine.log.columns import FILES, adds_to_table
+from airflow_txlog.engine.log.columns import adds_to_table, no_files
 from airflow_txlog.engine.table.schema.types import StructType
 from airflow_txlog.engine.table.snapshot.files import file_keys, known_sum, live_row_counts
 from airflow_txlog.engine.table.snapshot.replay import TableState
@@ -109,7 +109,7 @@ def checked(
     see `report_of`. Raises ExpectationFailed.
     """
     written = sum(file.num_records for file in new)
-    removed = FILES.empty_table() if change.removed is None else change.removed
+    removed = no_files() if change.removed is None else change.removed
     staged = [file for file in change.staged if not file.is_change]
     counts = check_new_rows(context, memory.judged, written=written, inserted=num_inserted)
     counts |= check_unique(context, tx, scope, removed=removed, staged=staged, adds=change.adds)

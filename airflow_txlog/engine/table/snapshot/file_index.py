@@ -144,7 +144,7 @@ class _Level:
         """Return the visible rows at these canonical paths."""
         rows = self._visible(self.rows.at_paths(paths))
         if not rows:
-            return self.rows.chunks[0].light.schema.empty_table()
+            return pa.Table.from_batches([], self.rows.chunks[0].light.schema)
         taken = self.rows.take(rows, full=True)
         found = canonical_paths(taken.column("path"), self.rows.root)
         return taken.filter(pc.is_in(found, value_set=pa.array(paths, pa.string())))
@@ -274,7 +274,7 @@ class FileIndex:
         parsed and kept for the next predicate; otherwise only those of the files left.
         """
         needs_statistics = columns is None or "stats" in columns
-        found = [self._schema.empty_table()]
+        found: list[pa.Table] = []
         for group in self._groups():
             light = pa.Table.from_batches([each for chunk in group for each in chunk.light()], self._schema)
             kept = question.by_partitions(light)
@@ -288,7 +288,7 @@ class FileIndex:
             else:
                 left = pa.concat_tables(_chosen(group, kept, True))
                 found.append(left.filter(question.by_statistics(left)))
-        together = pa.concat_tables(found)
+        together = pa.concat_tables(found) if found else self._schema.empty_table()
         return together if columns is None else together.select(list(columns))
 
     def _bounds(self, group: list[_Chunk], kept: pa.BooleanArray, question: FileQuestion) -> dict[str, ColumnBounds]:

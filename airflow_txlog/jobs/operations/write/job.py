@@ -26,7 +26,7 @@ from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.log.actions import Metadata
-from airflow_txlog.engine.log.columns import FILES
+from airflow_txlog.engine.log.columns import no_files
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import PartitionMismatch
 from airflow_txlog.jobs.context import JobContext
@@ -340,7 +340,7 @@ class _Write:
         if self._context.record(Write).replace_using is not None:
             using = self._using(scope.partitions.columns)
             return (
-                FILES.empty_table()
+                no_files()
                 if using is None
                 else scope.files_inside(files_of_partitions(tx, scope.partitions, staged, using))
             )
@@ -348,7 +348,7 @@ class _Write:
             return scope.files_inside(tx.read_whole_table() if scope.read is None else tx.read(scope.read))
         if self._mode == "overwrite_partitions":
             return files_of_partitions(tx, scope.partitions, staged)
-        return FILES.empty_table()
+        return no_files()
 
     def _found(self, target: Snapshot | None) -> FoundSource:
         """Find the source. `target`: the table's version for a source that reads it."""
