@@ -168,11 +168,11 @@ class Limits:
     distinct_value_bytes: int = 4 * MIB
     """At most this many distinct values, of this many bytes, are evaluated instead of the rows."""
     computed_rows: int = 100_000
-    computed_texts: int = 5_000
-    """The computed columns of up to this many rows, of numbers or of texts, go through a driver that writes the files
-    itself. Spark returns at most a gigabyte to a driver."""
+    """The computed columns of up to this many rows go through a driver that writes the files itself. Spark returns at
+    most a gigabyte to a driver."""
     computed_bytes: int = 64 * MIB
-    """Of such texts, if all rows were as wide as the widest one."""
+    """Of the values that such columns are computed from, and of their texts, if all rows were as wide as the widest
+    one."""
     segment_files: int = 16
     """The most input files of a segment of images: one that changes costs the others their images too."""
     copied_together: int = 128

@@ -25,7 +25,6 @@ from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.staged_files import CHANGE_TYPE_COLUMN
 from airflow_txlog.datafiles.tasks.copies import ImageTask, SentColumns, kept_ids, out_of_order
 from airflow_txlog.datafiles.tasks.in_worker import InWorker
-from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, RECORD_SCHEMA, FileScan, Step, Task, WriteTask
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY
 from airflow_txlog.errors import TxlogError
@@ -81,17 +80,23 @@ def scan_frame_with_ids(context: JobContext, scan: FileScan, ids: RowIds) -> Dat
     return _compared_as_char(over_bins(context.spark, task, schema), scan)
 
 
-def held_frame(context: JobContext, scan: FileScan, what: str) -> DataFrame | None:
+def few_held(context: JobContext, scan: FileScan, what: str) -> DataFrame | None:
+    """Return the rows that the scan reads as `held_frame` does, if they are few and in small files."""
+    most_bytes = context.limits.sent_bytes
+    return held_frame(context, scan, what, most_bytes) if scan.bins.weight <= 16 * most_bytes else None
+
+
+def held_frame(context: JobContext, scan: FileScan, what: str, most_bytes: int) -> DataFrame | None:
     """Return the rows that the scan reads in a frame that holds them, so that Spark starts no Python worker.
 
-    Returns None for rows that may be many, or of types that Spark could take in two ways. Raises the TxlogError of the
-    scan.
+    Returns None for rows of more than `most_bytes`, or of types that Spark could take in two ways. Raises the
+    TxlogError of the scan.
     """
     from airflow_txlog.jobs.sql.schemas import spark_schema  # noqa: PLC0415 - only with Spark
 
-    weight, most_bytes, schema = scan.bins.weight, context.limits.sent_bytes, scan.output_schema
+    schema = scan.output_schema
     is_plain = not any(pa.types.is_nested(kind) or pa.types.is_timestamp(kind) for kind in schema.types)
-    if not is_plain or weight > 16 * most_bytes or not context.executor.runs_here(weight):
+    if not is_plain or not context.executor.runs_here(scan.bins.weight):
         return None
     try:
         rows = run_here(work_of([Task(source=scan)]), schema, what, context.parallelism, most_bytes)
@@ -159,38 +164,45 @@ class FrameRows:
 class FrameImages:
     """New images whose computed columns a frame has; files have the others. See `NewRows`, `SentColumns`.
 
-    `rows`: the computed columns, the rows' addresses and violations, made from a scan of `bins`, neither shuffled nor
-    reordered. `first_files`: the index of each bin's first file.
+    `computed` makes the computed columns, the rows' addresses and violations of the rows that `scan` reads, and neither
+    shuffles nor reorders them. `first_files`: the index of each bin's first file.
     """
 
-    rows: DataFrame
-    bins: Bins
+    scan: FileScan
+    computed: Callable[[DataFrame], DataFrame]
     first_files: tuple[int, ...]
     num_rows: int
     copies_files: ClassVar[bool] = True
 
     def add_to(self, work: Work, change_type: str | None) -> None:
-        values = SentColumns(names=tuple(self.rows.schema.names), first_files=self.first_files)
-        task = ImageTask(bins=self.bins, layout=work.layout, values=values, change_type=change_type)
-        work.frames.append(WritingFrame(rows=self.rows, task=task, images=self))
+        work.images.append((self, change_type))
 
-    def fit_one_process(self, context: JobContext) -> bool:
-        """Return whether this process may collect the computed columns and write the images."""
-        limits, types = context.limits, {field.dataType.typeName() for field in self.rows.schema}
-        most = limits.computed_rows if types <= OF_FIXED_WIDTH else limits.computed_texts
-        return self.num_rows <= most and context.executor.runs_here(self.bins.weight)
+    def sent(self, context: JobContext, layout: Layout, change_type: str | None) -> WritingFrame:
+        """Return the computed columns as Spark sends them to the task that writes the images."""
+        rows = self.computed(scan_frame(context, self.scan))
+        return WritingFrame(rows=rows, task=self._task(rows, layout, change_type))
 
-    def collected(self, context: JobContext, task: ImageTask) -> list[tuple[Step, pa.RecordBatch]] | None:
-        """Return the task's work for `run_here`: the computed columns, as the work of each bin.
+    def _task(self, rows: DataFrame, layout: Layout, change_type: str | None) -> ImageTask:
+        values = SentColumns(names=tuple(rows.schema.names), first_files=self.first_files)
+        return ImageTask(bins=self.scan.bins, layout=layout, values=values, change_type=change_type)
 
-        Returns None if they have a row that is too wide, so that they might be many bytes: Spark is to send them.
+    def collected(
+        self, context: JobContext, layout: Layout, change_type: str | None
+    ) -> list[tuple[Step, pa.RecordBatch]] | None:
+        """Return the work of each bin, with its computed columns, for `run_here`.
+
+        Returns None if Spark is to send them: there are many, or a row is so wide that they might be many bytes.
         """
         from airflow_txlog.jobs.sql.schemas import without_not_null  # noqa: PLC0415 - only with Spark
 
-        rows = without_not_null(self.rows)
+        limits = context.limits
+        if self.num_rows > limits.computed_rows or not context.executor.runs_here(self.scan.bins.weight):
+            return None
+        held = held_frame(context, self.scan, "read the rows that change", limits.computed_bytes)
+        rows = without_not_null(self.computed(scan_frame(context, self.scan) if held is None else held))
         names, numbered = rows.schema.names, rows.toDF(*map(_column_name, range(len(rows.schema.names))))
         types = {field.name: field.dataType for field in numbered.schema}
-        most_bytes = context.limits.computed_bytes // max(1, self.num_rows)
+        most_bytes = limits.computed_bytes // max(1, self.num_rows)
         narrow = of_narrow_rows(numbered, types, most_bytes, measures_nested=True)
         if narrow is None:
             return None
@@ -206,6 +218,7 @@ class FrameImages:
             raise out_of_order()
         ends = dict(itertools.pairwise([*sorted(starts), computed.num_rows]))
         parts = (computed.slice(start, ends[start] - start).combine_chunks() for start in starts)
+        task = self._task(rows, layout, change_type)
         return [(task, batch) for part in parts for batch in part.to_batches()]
 
 
@@ -215,7 +228,6 @@ class WritingFrame:
 
     rows: DataFrame
     task: WriteTask | ImageTask
-    images: FrameImages | None = None
 
     def records(self) -> DataFrame:
         """Return records of the files that the task makes."""
@@ -247,18 +259,17 @@ def records_of(rows: DataFrame, layout: Layout, *, numbers_rows: bool = False) -
 
 def write_work(context: JobContext, work: Work) -> pa.Table:
     """Do the work of `Executor.write`; return records."""
-    frames = work.frames
+    if len(work.images) == 1 and not work.rows:
+        ((images, change_type),) = work.images
+        collected = images.collected(context, work.layout, change_type)
+        if collected is not None:
+            return run_here([*collected, *work_of(work.tasks)], RECORD_SCHEMA, WRITING, context.parallelism)
+    frames = [images.sent(context, work.layout, change_type) for images, change_type in work.images]
     if work.rows:
         rows = reduce(lambda one, other: one.unionByName(other), work.rows)
         frames = [records_of(_brought_to_tasks(context, rows, work.layout), work.layout), *frames]
     if not frames:
         return context.executor.run(work.tasks, RECORD_SCHEMA, WRITING)
-    only = frames[0]
-    if len(frames) == 1 and only.images is not None and only.images.fit_one_process(context):
-        assert isinstance(only.task, ImageTask)
-        collected = only.images.collected(context, only.task)
-        if collected is not None:
-            return run_here([*collected, *work_of(work.tasks)], RECORD_SCHEMA, WRITING, context.parallelism)
     return _records(context, frames, WRITING, work.tasks)
 
 

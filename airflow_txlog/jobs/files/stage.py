@@ -45,7 +45,7 @@ from airflow_txlog.storage import Store, StoreReference
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_txlog.jobs.files.frames import WritingFrame
+    from airflow_txlog.jobs.files.frames import FrameImages
 
 WRITING = "write the data files"
 # Rows that follow are decoded while these are encoded.
@@ -158,13 +158,13 @@ def samples_layout(context: JobContext, schema: pa.Schema) -> Layout | None:
 class Work:
     """The work of one `Executor.write`: tasks, and frames, which only a Spark session can give.
 
-    `rows` are frames of whole new rows; the rows of `frames` are in their tasks already.
+    `rows` are frames of whole new rows; `images` are new images, each with the type of their change rows.
     """
 
     layout: Layout
     tasks: list[BinTask] = field(default_factory=list)
     rows: list[DataFrame] = field(default_factory=list)
-    frames: list[WritingFrame] = field(default_factory=list)
+    images: list[tuple[FrameImages, str | None]] = field(default_factory=list)
 
 
 class NewRows(Interface):
@@ -242,7 +242,7 @@ def stage(
         work.tasks.append(leaving_task(bins_for(context, leaving, in_pieces=True), layout, updates))
     for rows, change_type in new:
         rows.add_to(work, change_type)
-    if not (work.tasks or work.rows or work.frames):
+    if not (work.tasks or work.rows or work.images):
         return Staged([], [])
     return reported(context, context.executor.write(context, work))
 

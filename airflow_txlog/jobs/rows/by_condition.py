@@ -31,7 +31,7 @@ from airflow_txlog.engine.table.predicate import Predicate, plain_condition
 from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, StructType
 from airflow_txlog.errors import MatchNotFound
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.frames import held_frame, scan_frame, through
+from airflow_txlog.jobs.files.frames import few_held, scan_frame, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, run_here
 from airflow_txlog.jobs.resume.attempts import predicate_parameter
 from airflow_txlog.jobs.rows.matches import Matches
@@ -130,7 +130,7 @@ class ByCondition(RowOperation[C]):
         by_value = self._filter_by_value(plan, scan)
         if by_value is not None:
             return _passing(context, plan, replace(scan, row_filter=by_value))
-        held = held_frame(context, scan, _DOING)
+        held = few_held(context, scan, _DOING)
         if held is not None:
             found = collect(self._where(held, ADDRESS_COLUMN), _DOING).combine_chunks().to_batches()
             return united(run_here([(rows_packed, batch) for batch in found], PACKED_SCHEMA, _DOING, 1))

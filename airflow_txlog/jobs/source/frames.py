@@ -206,11 +206,16 @@ def numbered_rows(context: JobContext, source: MaterializedSource, handed: Hande
     return frame.select(*_columns(frame, source.names), *added)
 
 
-def frame_of(context: JobContext, source: MaterializedSource, names: Collection[str] | None = None) -> DataFrame:
+def frame_of(
+    context: JobContext,
+    source: MaterializedSource,
+    names: Collection[str] | None = None,
+    frame_by: Callable[[JobContext, FileScan], DataFrame] = scan_frame,
+) -> DataFrame:
     """Return the rows of a materialized source with these of its columns (None: all) and ROW_ID_COLUMN."""
     chosen = [name for name in source.names if names is None or name in names]
     schema = with_row_id(stored_of(source, chosen))
-    frame = scan_frame(context, input_scan(context, source.files, schema))
+    frame = frame_by(context, input_scan(context, source.files, schema))
     return frame.select(*_columns(frame, chosen), frame[ROW_ID_COLUMN])
 
 

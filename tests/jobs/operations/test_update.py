@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.jobs.files import frames, scan
-from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame
+from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, held_frame
+from airflow_txlog.jobs.files.stage import WRITING
 from airflow_txlog.jobs.operations.merge import by_spark
 from airflow_txlog.storage.limits import USUAL, Limits
 from tests.helpers.depth import in_long
@@ -67,11 +68,11 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
 ) -> None:
     columns: list[list[str]] = []
 
-    def scanned(context: Any, scan: Any) -> Any:
+    def held(context: Any, scan: Any, *more: Any) -> Any:
         columns.append(scan.schema.names)
-        return scan_frame(context, scan)
+        return held_frame(context, scan, *more)
 
-    monkeypatch.setattr(by_spark, "scan_frame", scanned)
+    monkeypatch.setattr(frames, "held_frame", held)
     data = rows(6, start=1).append_column("wide", pa.array(["x" * 1000] * 6))
     plain = make_table(tmp_path / "plain", data, partition_by=["day"])
     checked = make_table(tmp_path / "checked", data, properties={"delta.constraints.small": "amount < 1000"})
@@ -86,14 +87,10 @@ def test_only_columns_that_an_expression_or_a_rule_reads_go_through_spark(
 
 
 @pytest.mark.parametrize(
-    ("limit", "assigned"),
-    [
-        ("computed_rows", {"amount": "array_max(array(id, id)) * 2"}),
-        ("computed_texts", {"name": "concat(name, reverse('!'))"}),
-    ],
+    "assigned", [{"amount": "array_max(array(id, id)) * 2"}, {"name": "concat(name, reverse('!'))"}]
 )
 def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: str, assigned: dict[str, str]
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, assigned: dict[str, str]
 ) -> None:
     here: list[str] = []
     run_here = frames.run_here
@@ -103,10 +100,10 @@ def test_computed_values_of_more_rows_than_the_driver_takes_are_written_by_spark
         return run_here(work, schema, what, *more)
 
     monkeypatch.setattr(frames, "run_here", recorded)
-    for count, expected in ((3, ["write the data files"]), (4, [])):
+    for count, expected in ((3, ["read the rows that change", WRITING]), (4, [])):
         here.clear()
         table = make_table(tmp_path / str(count), rows(2), rows(4, start=2))
-        limits = Limits(**{limit: 3})
+        limits = Limits(computed_rows=3)
         committed(run(spark, "update", table, predicate=f"id < {count}", set=assigned, limits=limits))
         changed = [
             row | ({"amount": 2.0 * row["id"]} if "amount" in assigned else {"name": f"{row['name']}!"})
@@ -155,7 +152,7 @@ def test_wide_computed_values_are_written_by_spark(
         assigned = value.format(f"repeat('x', IF(k = 2, {length}, 1))")
         committed(run(spark, "update", table, set={name: assigned}, limits=Limits(computed_bytes=10_000)))
         lengths = [str(row[name]).count("x" * length) for row in table.to_arrow().sort_by("k").to_pylist()]
-        assert (len(here), lengths) == (expected, [0, 1])
+        assert (here.count(WRITING), lengths) == (expected, [0, 1])
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [
@@ -223,7 +220,7 @@ def test_an_updated_row_without_a_new_image_is_never_committed(
 
         def one_too_few(*given: Any) -> FrameImages:
             found = made(*given)
-            return replace(found, rows=found.rows.limit(found.num_rows - 1))
+            return replace(found, computed=lambda rows: found.computed(rows).limit(found.num_rows - 1))
 
         monkeypatch.setattr(owner, "computed_images", one_too_few)
     before, version = files_on_disk(table), table.latest_version()

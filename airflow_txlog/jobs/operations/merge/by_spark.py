@@ -22,11 +22,12 @@ from airflow_txlog.contract.operations import Merge
 from airflow_txlog.datafiles.parquet.splitting import SEGMENT_COLUMN
 from airflow_txlog.datafiles.row_ids import KEPT_ID_COLUMN, RowIds
 from airflow_txlog.datafiles.tasks.found_rows import PAIRS_SCHEMA, pairs_packed
+from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_COLUMN, ROW_ID_COLUMN, FileScan
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema import types as delta
 from airflow_txlog.jobs.context import JobContext
-from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, scan_frame, scan_frame_with_ids, through
+from airflow_txlog.jobs.files.frames import FrameImages, FrameRows, few_held, scan_frame, scan_frame_with_ids, through
 from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan, bins_by_segment, bins_for
 from airflow_txlog.jobs.files.stage import NewRows
 from airflow_txlog.jobs.operations.merge.clause_sql import (
@@ -67,16 +68,6 @@ class _Judged:
         rows.createOrReplaceTempView(view)
         return f"{quoted(view)} AS {quoted(alias)}"
 
-    def target_rows(self, updated: FilePlan, needed: frozenset[str], ids: RowIds | None = None, **parts: Any) -> str:
-        """Return a FROM clause of the rows at the plan's positions, with these columns; with `ids` also KEPT_ID_COLUMN.
-
-        `parts`: the bins and the other columns, as of FileScan.
-        """
-        read = pa.schema([field for field in updated.schema if field.name in needed])
-        scan = FileScan(schema=read, rows="only", **parts)
-        rows = scan_frame(self.context, scan) if ids is None else scan_frame_with_ids(self.context, scan, ids)
-        return self.view(rows, self.sides.target_alias)
-
     def computed_images(
         self,
         updated: FilePlan,
@@ -97,16 +88,18 @@ class _Judged:
         needed = columns_for_images(clauses, schema, self.sides.source_alias, names)
         bins, first_files = bins_by_segment(self.context, updated)
         are_many = len(clauses) > 1
-        target = self.target_rows(
-            updated, needed, bins=bins, with_address=True, with_row_id=bool(join), with_clause=are_many
-        )
         number = clause_of_row(self.sides.target_alias) if are_many else str(clauses[0].number)
         columns = image_sql(self.sides, clauses, number, is_update=True, names=names)
         columns += [f"{t}.{ADDRESS_COLUMN}", f"{number} AS {CLAUSE_COLUMN}"]
-        frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {target} {join}")
-        rows = self.as_rows_of_table(frame, clauses, are_inserts=False)
-        sent = [rows[quoted(name)] for name in rows.schema.names if name not in names - computed]
-        return FrameImages(rows=rows.select(*sent), bins=bins, first_files=first_files, num_rows=updated.num_positions)
+
+        def computed_of(rows: DataFrame) -> DataFrame:
+            target = self.view(rows, self.sides.target_alias)
+            frame = self.gate.run(f"SELECT {hint} {', '.join(columns)} FROM {target} {join}")
+            rows = self.as_rows_of_table(frame, clauses, are_inserts=False)
+            return rows.select(*(rows[quoted(name)] for name in rows.schema.names if name not in names - computed))
+
+        scan = _scan_of_updated(updated, needed, bins, with_address=True, with_row_id=bool(join), with_clause=are_many)
+        return FrameImages(scan=scan, computed=computed_of, first_files=first_files, num_rows=updated.num_positions)
 
     def as_rows_of_table(self, frame: DataFrame, clauses: Sequence[Clause], *, are_inserts: bool) -> DataFrame:
         """Return the new rows typed, with generated columns that their clause leaves out, and the rules enforced.
@@ -168,7 +161,7 @@ class JudgedMerge(_Judged):
 
     def source_rows(self, names: Collection[str] | None = None) -> str:
         """Return a FROM clause of all source rows, with these columns (None: all)."""
-        return self.view(frame_of(self.context, self.source, names), self.sides.source_alias)
+        return self.view(frame_of(self.context, self.source, names, _held_if_few), self.sides.source_alias)
 
     def ask(self, query: str, what: str) -> pa.Table:
         """Return the rows of a query that this package wrote. Raises as `collect` does."""
@@ -230,7 +223,9 @@ class JudgedMerge(_Judged):
             return self.computed_images(updated, schema, matched, hint, join)
         needed = columns_for_images(self.clauses.updates, schema, self.sides.source_alias, frozenset(schema.names))
         columns = {"with_row_id": True, "with_clause": True, "with_segment": True}
-        target = self.target_rows(updated, needed, ids, bins=bins_for(self.context, updated), **columns)
+        scan = _scan_of_updated(updated, needed, bins_for(self.context, updated), **columns)
+        rows = scan_frame(self.context, scan) if ids is None else scan_frame_with_ids(self.context, scan, ids)
+        target = self.view(rows, self.sides.target_alias)
         frame = self._images(matched, f"{target} {join}", hint, ids)
         # Each kind of clause is a separate query: in a row without a match a bare name can only be the target's column.
         if by_source:
@@ -327,6 +322,17 @@ def columns_for_evolution(source: MaterializedSource) -> SchemaJson:
     """Return Spark's JSON of the columns that a table may take over from the source."""
     columns: SchemaJson = schema_of(source).jsonValue()
     return columns
+
+
+def _held_if_few(context: JobContext, scan: FileScan) -> DataFrame:
+    held = few_held(context, scan, MATCHING)
+    return scan_frame(context, scan) if held is None else held
+
+
+def _scan_of_updated(updated: FilePlan, needed: frozenset[str], bins: Bins, **columns: Any) -> FileScan:
+    """Return the scan of the rows at the plan's positions. `columns`: those of FileScan, beside those `needed`."""
+    read = pa.schema([field for field in updated.schema if field.name in needed])
+    return FileScan(schema=read, rows="only", bins=bins, **columns)
 
 
 def _named(texts: Iterable[str], schema: delta.StructType, other_alias: str) -> frozenset[str]:
