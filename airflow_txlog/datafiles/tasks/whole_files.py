@@ -1,7 +1,8 @@
 """Tasks that write whole files, each from planned ones, and yield one record a file.
 
-A file is written and then published: in a remote store nobody sees it before. There the next file is written while one
-is published. The invariant: a file that is written is either published or deleted.
+A file is written and then published: a remote store does not show it before. There the next files are written while
+some are published, because an answer takes longer than a small file. The invariant: a file whose record is not yielded
+is deleted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -23,6 +26,9 @@ from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
 from airflow_txlog.datafiles.tasks.scan_and_write import error_record, records, task_numbers, use_one_thread
 from airflow_txlog.errors import TxlogError
 from airflow_txlog.storage import Store
+
+# So many files of a task are published at once. Each holds a part of an upload at most (`Bucket.part_bytes`).
+_PUBLISHED_AT_ONCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +100,43 @@ class FileTask:
 
 @contextlib.contextmanager
 def in_advance(written: Generator[Written], store: Store) -> Iterator[Iterator[Written]]:
-    """Yield the files; in a remote store a second thread writes the next one while the caller publishes one.
+    """Yield the files; in a remote store others are written and published while the caller waits for one.
 
     After the block no thread writes, and a file that was written but not yielded is deleted.
     """
-    files = ahead(written, drop=lambda file: file.abandon()) if store.is_remote else written
-    with contextlib.closing(files):
-        yield files
+    if not store.is_remote:
+        with contextlib.closing(written):
+            yield written
+        return
+    with (
+        ThreadPoolExecutor(_PUBLISHED_AT_ONCE, thread_name_prefix="txlog-publish") as pool,
+        contextlib.closing(ahead(written, drop=lambda file: file.abandon())) as files,
+        contextlib.closing(_published_beside(files, pool)) as published,
+    ):
+        yield published
+
+
+def _published_beside(files: Iterator[Written], pool: ThreadPoolExecutor) -> Generator[Written]:
+    """Yield the files in their order; the pool publishes each, and what is yielded waits for it."""
+    under_way: deque[Written] = deque()
+    try:
+        for file in files:
+            publishing = pool.submit(file.publish)
+            under_way.append(Written(close=publishing.result, abandon=functools.partial(_drop, publishing, file)))
+            if len(under_way) == _PUBLISHED_AT_ONCE:
+                yield under_way.popleft()
+        while under_way:
+            yield under_way.popleft()
+    finally:
+        for file in under_way:
+            file.abandon()
+
+
+def _drop(publishing: Future[StagedFile | None], file: Written) -> None:
+    """Delete a file, once it is no longer being published."""
+    if not publishing.cancel():
+        wait((publishing,))
+    file.abandon()
 
 
 def _raise(error: TxlogError) -> NoReturn:

@@ -57,6 +57,53 @@ def test_the_next_file_is_written_while_one_is_published_in_a_remote_store(tmp_p
     assert log == (["written 1", "written 2", "published 1", "published 2"] if is_remote else in_turn)
 
 
+def test_files_of_a_remote_store_are_published_at_once_and_come_in_their_order(tmp_path: Path) -> None:
+    store, meeting = LocalStore(str(tmp_path)), threading.Barrier(4)
+    store.is_remote = True
+
+    def publish(number: int) -> StagedFile | None:
+        meeting.wait(30)
+        raise PermissionError(number)
+
+    files = (Written(close=partial(publish, number)) for number in range(8))
+    found = []
+    with in_advance(files, store) as published:
+        for each in published:
+            with pytest.raises(PermissionError) as caught:
+                each.publish()
+            found.append(caught.value.args[0])
+    assert found == list(range(8))
+
+
+def test_files_that_are_published_beside_one_that_cannot_be_are_deleted(tmp_path: Path) -> None:
+    store, log = LocalStore(str(tmp_path)), []
+    store.is_remote = True
+    others_are_published = threading.Semaphore(0)
+
+    def publish(number: int) -> StagedFile | None:
+        if number:
+            log.append(f"published {number}")
+            others_are_published.release()
+            return None
+        assert all(others_are_published.acquire(timeout=30) for _ in range(3))
+        raise PermissionError("no access")
+
+    files = (
+        Written(close=partial(publish, number), abandon=partial(log.append, f"deleted {number}")) for number in range(6)
+    )
+
+    def publish_all() -> None:
+        with in_advance(files, store) as published:
+            for each in published:
+                each.publish()
+
+    with pytest.raises(PermissionError):
+        publish_all()
+    done = {each.removeprefix("published ") for each in log if each.startswith("published")}
+    assert {"1", "2", "3"} <= done
+    assert {each.removeprefix("deleted ") for each in log if each.startswith("deleted")} >= {"0"} | done
+
+
 def test_a_file_that_cannot_be_published_is_abandoned(tmp_path: Path) -> None:
     abandoned: list[bool] = []
 
