@@ -202,7 +202,12 @@ def test_a_store_of_another_kind_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert opened == [("other://bucket/t", access)]
 
 
-def test_callers_of_one_s3_server_are_told_apart_without_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_of_one_s3_server_are_told_apart_without_a_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[profile other]\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+
     def mark(**more: str) -> str:
         options = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "hidden", "token": "hidden"} | more
         found = open_store("s3://b/t", Access(storage_options=options)).access_mark
@@ -214,6 +219,6 @@ def test_callers_of_one_s3_server_are_told_apart_without_a_secret(monkeypatch: p
     assert first == mark(secret="hidden", token="hidden too")
     marks = {first, mark(key="other"), mark(endpoint_url="http://127.0.0.1:2")}
     for name in ("HOME", "AWS_PROFILE", "AWS_ROLE_ARN"):
-        monkeypatch.setenv(name, "/other")
+        monkeypatch.setenv(name, "other")
         marks.add(mark())
     assert len(marks) == 6
