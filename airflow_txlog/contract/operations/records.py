@@ -60,7 +60,7 @@ COMPUTED = frozenset(
         *("named_struct()", "nullif()", "nvl()", "right()", "round()", "rtrim()", "second()", "substr()"),
         *("substring()", "to_date()", "trim()", "ucase()", "upper()", "year()", "mod()", "floor()", "ceil()"),
         *("ceiling()", "greatest()", "least()", "contains()", "startswith()", "endswith()", "replace()"),
-        *("add_months()", "date_format()"),
+        "add_months()",
     )
 )
 """The operators and functions of the table in `sql.evaluation`, which this module must not import."""
