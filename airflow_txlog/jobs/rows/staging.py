@@ -108,7 +108,7 @@ class _Staging(Generic[P]):
             keeps_row_ids=self._row_ids is not None,
         )
         joins = self._operation.joins_files and not context.is_dry_run
-        return joined_files(context, prepared.snapshot, self._layout, work, memory) if joins else work
+        return joined_files(context, prepared.snapshot, lambda: self._layout, work, memory) if joins else work
 
     @functools.cached_property
     def _layout(self) -> Layout:

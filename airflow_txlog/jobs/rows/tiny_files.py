@@ -135,14 +135,15 @@ MOST_BYTES = 4 * 1024 * 1024
 
 
 def joined_files(
-    context: JobContext, snapshot: Snapshot, layout: Layout, work: StagedWork, memory: Memory
+    context: JobContext, snapshot: Snapshot, layout_of_new: Callable[[], Layout], work: StagedWork, memory: Memory
 ) -> StagedWork:
     """Return the work with the tiny files joined in each partition that has new rows, and its change files too.
 
-    `layout` is that of the table's new files. Raises as `joined_bins` does, and then nothing is joined: what was staged
-    is in the memory.
+    `layout_of_new` returns the layout of the table's new files, and refuses a table in which none can be written: it is
+    called only if there are new rows. Raises as `joined_bins` does, and then nothing is joined: what was staged is in
+    the memory.
     """
-    bins = _bins(snapshot, layout, work)
+    bins = _bins(snapshot, layout_of_new, work)
     wanted = {_fingerprint(files): (layout, files) for layout, files in bins}
     known = {segment.fingerprint: segment for segment in memory.keep(JOINED, (), set(wanted))}
     for kind in {each.is_change: each for each, _ in bins}.values():
@@ -173,12 +174,15 @@ def joined_files(
     )
 
 
-def _bins(snapshot: Snapshot, layout: Layout, work: StagedWork) -> list[tuple[Layout, list[StagedFile]]]:
+def _bins(
+    snapshot: Snapshot, layout_of_new: Callable[[], Layout], work: StagedWork
+) -> list[tuple[Layout, list[StagedFile]]]:
     """Return the files to join, and how the joined file is written; the smallest first, up to MOST_BYTES."""
     new = {file.path for file in (*work.images, *work.inserts)}
     # Rows of a copy have ids that a joined file would lose.
     if not (new or work.changes) or "rowTracking" in writer_features(snapshot.protocol):
         return []
+    layout = layout_of_new()
     found = [
         (layout, files)
         for files in bins_of(work.files, layout.target_bytes, partition_of)
