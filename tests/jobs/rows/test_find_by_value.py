@@ -42,7 +42,7 @@ BY_VALUE = [
     "NOT isnull(flag)",
     "flag IS NOT TRUE",
     "weekofyear(day) BETWEEN 2 AND 60",
-    "at + INTERVAL 1 HOUR > TIMESTAMP'2024-01-01 00:30:00Z'",
+    "timestampadd(HOUR, 1, at) > TIMESTAMP'2024-01-01 00:30:00Z'",
     "date_format(local, 'yyyy') = '1969'",
     "reverse(reverse(upper(p))) IN ('X', :p)",
     "array_max(array(tiny, -tiny)) > 200",
