@@ -61,10 +61,8 @@ def test_an_increment_that_finds_nothing_lists_its_source_once_and_reads_nothing
     assert {kind: number for kind, number in seen.items() if number} == {"LIST": 2, "GET hint": 1, "GET commit": 3}
 
 
-def test_a_merge_reads_nothing_of_the_rows_that_it_has_written_down() -> None:
-    uri, source = s3.new_folder(), s3.new_folder()
-    append(Table.create(uri, ROWS.schema, storage_options=s3.options()), ROWS)
-    append(Table.create(source, ROWS.schema, storage_options=s3.options()), ROWS)
+def requests_of_upsert(uri: str, source: str) -> dict[str, int]:
+    """Merge the source into the table by `id`. Return the number of requests, by kind."""
     with FaultProxy(s3.options()["endpoint_url"]) as proxy:
         options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
         arguments = {"source": {"table": source}, "keys": ["id"]}
@@ -72,7 +70,14 @@ def test_a_merge_reads_nothing_of_the_rows_that_it_has_written_down() -> None:
             job_spec(operation="upsert", table_uri=uri, arguments=arguments, storage_options=options), None
         )
         assert result.status == "committed", result.error
-        seen = proxy.take()
+        return proxy.take()
+
+
+def test_a_merge_reads_nothing_of_the_rows_that_it_has_written_down() -> None:
+    uri, source = s3.new_folder(), s3.new_folder()
+    append(Table.create(uri, ROWS.schema, storage_options=s3.options()), ROWS)
+    append(Table.create(source, ROWS.schema, storage_options=s3.options()), ROWS)
+    seen = requests_of_upsert(uri, source)
     assert {kind: number for kind, number in seen.items() if kind.endswith("kept")} == {"PUT kept": 1, "DELETE kept": 1}
     assert s3.keys_under(f"{uri}/txlog-inputs-") == []
 
@@ -83,14 +88,7 @@ def test_files_that_a_merge_has_put_together_are_deleted_by_one_request() -> Non
     for number in range(16):
         append(table, pa.table({"id": range(100 * number, 100 * number + 100)}))
     append(Table.create(source, ROWS.schema, storage_options=s3.options()), ROWS.take(list(range(0, 1000, 50))))
-    with FaultProxy(s3.options()["endpoint_url"]) as proxy:
-        options = {**s3.plain_options(), "endpoint_url": proxy.endpoint}
-        arguments = {"source": {"table": source}, "keys": ["id"]}
-        result = run_job(
-            job_spec(operation="upsert", table_uri=uri, arguments=arguments, storage_options=options), None
-        )
-        assert result.status == "committed", result.error
-        seen = proxy.take()
+    seen = requests_of_upsert(uri, source)
     assert seen["PUT data"] > 2
     assert (seen["POST delete"], seen["DELETE data"]) == (1, 0)
     live = Table.open(uri, s3.options()).snapshot().files().column("path").to_pylist()
