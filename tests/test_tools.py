@@ -226,6 +226,25 @@ def test_a_python_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     assert without.stderr.startswith("No Python 3.11, 3.12 or 3.13 (with venv) was found on PATH")
 
 
+def test_an_optimized_python_is_preferred_within_a_version(tmp_path: Path) -> None:
+    # What the look prints: whether it was built with optimizations, and its path.
+    script(tmp_path, "first/python3.11", "echo 0 /first")
+    script(tmp_path, "second/python3.11", "echo 1 /second")
+    script(tmp_path, "second/python3.12", "echo 1 /other version")
+    run = [str(shutil.which("bash")), str(ROOT / "tools" / "find_python.sh")]
+
+    def found(path: str, **chosen: str) -> str:
+        done = subprocess.run(run, env={"PATH": path} | chosen, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    both = f"{tmp_path}/first:{tmp_path}/second"
+    assert found(both) == "/second"
+    assert found(both, TXLOG_PYTHON=f"{tmp_path}/first/python3.11") == "/first", "the user chose it"
+    assert found(both, TXLOG_PYTHON="python3.12") == "/other version"
+    (tmp_path / "second" / "python3.11").unlink()
+    assert found(both) == "/first", "the version comes first"
+
+
 def copied(name: str, folder: Path) -> Path:
     """Return a copy of a script, in a repository that has nothing else."""
     (folder / "tools").mkdir()
