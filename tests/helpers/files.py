@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_txlog.datafiles.parquet.reading import DataFile
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
-from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, encode_bins, plan_table
+from airflow_txlog.datafiles.tasks.plans import PLAN_FIELDS, Bins, plan_rows, plan_table
 from airflow_txlog.storage import LocalStore, StoreReference
 from tests.helpers.limits import limited
 
@@ -41,4 +41,4 @@ def plan_of_files(*files: dict[str, Any], **constants: pa.Array) -> pa.Table:
 def bins_of(folder: Path, plan: pa.Table, bins: Sequence[Sequence[int]] | None = None) -> Bins:
     """The work of tasks on files of the folder, given by the plan's rows; all of them are one bin where it is None."""
     packed = [list(range(plan.num_rows))] if bins is None else bins
-    return Bins(store=store_of(folder), inline=tuple(encode_bins(plan, packed)))
+    return Bins(store=store_of(folder), inline=tuple(plan_rows(plan, rows) for rows in packed))

@@ -24,7 +24,7 @@ from airflow_txlog.datafiles.parquet.splicing import (
     row_group,
     with_groups,
 )
-from airflow_txlog.datafiles.parquet.thrift import fields_of, struct, structs_of
+from airflow_txlog.datafiles.parquet.thrift import Fields, fields_of, struct, structs_of
 
 # To encode fewer rows takes about as long as the second thread.
 FEWEST_ROWS = 16 * 1024
@@ -41,7 +41,7 @@ class HalvesWriter(JoiningWriter):
 
     def __init__(self, *of_file: Any, **options: Any) -> None:
         super().__init__(*of_file, **options)
-        self._groups: list[bytes] | None = None
+        self._groups: list[Fields] | None = None
 
     def _encode_group(self, table: pa.Table) -> None:
         if self._writer is None:
@@ -58,7 +58,7 @@ class HalvesWriter(JoiningWriter):
         for start in range(0, table.num_rows, _MOST_ROWS):
             self._groups.append(self._written(table.slice(start, _MOST_ROWS)))
 
-    def _written(self, table: pa.Table) -> bytes:
+    def _written(self, table: pa.Table) -> Fields:
         """Write the rows, and return their row group."""
         middle = _middle([column.nbytes for column in table.columns])
         with ThreadPoolExecutor(1, thread_name_prefix="txlog-half") as beside:

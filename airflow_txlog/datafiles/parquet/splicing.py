@@ -74,6 +74,7 @@ class Splice:
     kept: Sequence[int]
     """The numbers of the leaves whose chunks are copied."""
     footer: Fields
+    columns: list[_Column]
     end: int
     """The place of the footer."""
 
@@ -92,7 +93,7 @@ class Splice:
         is_old = calendar_of(parquet).is_legacy or is_of_old_writer(parquet)
         if is_old or _ENCRYPTION in footer or columns[-1].leaves.stop != metadata.num_columns or not filled:
             return None
-        found = cls(parquet, replaced, filled, kept, footer, parquet.source.size() - _ENDING_BYTES - len(data))
+        found = cls(parquet, replaced, filled, kept, footer, columns, parquet.source.size() - _ENDING_BYTES - len(data))
         return found if all(map(found._is_certain, filled)) else None
 
     def _is_certain(self, group: int) -> bool:
@@ -171,10 +172,10 @@ class Splice:
     def footer_with(self, new: bytes, moved: Sequence[Mapping[int, int]]) -> bytes:
         """Return the footer of the copy. `new` is that of a file of the replaced columns alone, in the file's order."""
         other = fields_of(new)
-        columns, others = _columns(self.footer), iter(_columns(other))
+        others = iter(_columns(other))
         # Each column with the file that has its chunks.
         taken = [
-            (True, next(others)) if number in self.replaced else (False, one) for number, one in enumerate(columns)
+            (True, next(others)) if number in self.replaced else (False, one) for number, one in enumerate(self.columns)
         ]
         schema = [structs_of(self.footer, _SCHEMA)[0], *(element for _, one in taken for element in one.elements)]
         old_groups = structs_of(self.footer, ROW_GROUPS)
@@ -195,16 +196,15 @@ class Splice:
 
         None stands for the next row group of `new`, the footer of a file of the same schema.
         """
-        columns = _columns(self.footer)
         old_groups, written = structs_of(self.footer, ROW_GROUPS), iter(structs_of(fields_of(new), ROW_GROUPS))
         groups = []
         for ordinal, each in enumerate(copied):
             group = fields_of(next(written) if each is None else old_groups[each[0]])
-            taken = [(each is None, column) for column in columns]
+            taken = [(each is None, column) for column in self.columns]
             groups.append(_row_group(ordinal, group, group, taken, {} if each is None else each[1]))
         return struct(self._footer_of(groups))
 
-    def _footer_of(self, groups: Sequence[bytes]) -> Fields:
+    def _footer_of(self, groups: Sequence[Fields]) -> Fields:
         """Return the footer of the file with these row groups, without Arrow's schema."""
         found = with_groups(self.footer, groups)
         values = [pair for pair in structs_of(self.footer, _KEY_VALUES) if not _is_schema_of_arrow(pair)]
@@ -319,46 +319,46 @@ def _columns(footer: Fields) -> list[_Column]:
 
 def _row_group(
     ordinal: int, old: Fields, new: Fields, taken: Sequence[tuple[bool, _Column]], moved: Mapping[int, int]
-) -> bytes:
+) -> Fields:
     """Return a row group of the copy. `taken` has for each column whether it is a new one."""
     of_old, of_new = structs_of(old, _COLUMNS), structs_of(new, _COLUMNS)
     chunks = [
-        fields_of(of_new[leaf]) if is_new else _moved(fields_of(of_old[leaf]), moved[leaf])
+        _moved(of_new[leaf], 0) if is_new else _moved(of_old[leaf], moved[leaf])
         for is_new, column in taken
         for leaf in column.leaves
     ]
     return row_group({**old, _ORDINAL: integer(0, I16)}, chunks, ordinal)
 
 
-def row_group(group: Fields, chunks: Sequence[Fields], ordinal: int) -> bytes:
-    """Return a row group with the rows of `group`, these column chunks, and this number if it has one."""
-    metadata = [fields_of(chunk[_META_DATA][1]) for chunk in chunks]
+def row_group(group: Fields, chunks: Sequence[tuple[Fields, Fields]], ordinal: int) -> Fields:
+    """Return a row group with the rows of `group`, these chunks with their metadata, and this number if it has one."""
+    metadata = [each for _, each in chunks]
     starts = [integer_of(each, number) or 0 for each in metadata for number in _OFFSETS]
     uncompressed, compressed = (sum(integer_of(each, size) or 0 for each in metadata) for size in _SIZES)
-    found = {
+    return {
         **{number: value for number, value in group.items() if number != _SORTING},
-        _COLUMNS: struct_list(list(map(struct, chunks))),
+        _COLUMNS: struct_list([struct({**chunk, _META_DATA: (STRUCT, struct(each))}) for chunk, each in chunks]),
         _TOTAL_BYTES: integer(uncompressed),
         _GROUP_OFFSET: integer(min(start for start in starts if start)),
         _COMPRESSED_BYTES: integer(compressed),
         **({_ORDINAL: integer(ordinal, I16)} if _ORDINAL in group else {}),
     }
-    return struct(found)
 
 
-def chunks_of_group(group: Fields, by: int) -> list[Fields]:
-    """Return the column chunks of a row group, moved by as many bytes."""
-    return [_moved(fields_of(chunk), by) for chunk in structs_of(group, _COLUMNS)]
+def chunks_of_group(group: Fields, by: int) -> list[tuple[Fields, Fields]]:
+    """Return the column chunks of a row group, moved by as many bytes, each with its metadata."""
+    return [_moved(chunk, by) for chunk in structs_of(group, _COLUMNS)]
 
 
-def with_groups(footer: Fields, groups: Sequence[bytes]) -> Fields:
+def with_groups(footer: Fields, groups: Sequence[Fields]) -> Fields:
     """Return the footer with these row groups."""
-    rows = sum(integer_of(fields_of(group), _GROUP_ROWS) or 0 for group in groups)
-    return {**footer, _NUM_ROWS: integer(rows), ROW_GROUPS: struct_list(groups)}
+    rows = sum(integer_of(group, _GROUP_ROWS) or 0 for group in groups)
+    return {**footer, _NUM_ROWS: integer(rows), ROW_GROUPS: struct_list(list(map(struct, groups)))}
 
 
-def _moved(chunk: Fields, by: int) -> Fields:
-    """Return a column chunk whose pages have moved, without what lies elsewhere in its file."""
+def _moved(data: bytes, by: int) -> tuple[Fields, Fields]:
+    """Return a column chunk whose pages have moved, without what lies elsewhere in its file, and its metadata."""
+    chunk = fields_of(data)
     metadata = fields_of(chunk[_META_DATA][1])
     for number in _OFFSETS:
         if offset := integer_of(metadata, number):
@@ -366,7 +366,7 @@ def _moved(chunk: Fields, by: int) -> Fields:
     for number in _BLOOM_FILTER:
         metadata.pop(number, None)
     offset = integer_of(chunk, _CHUNK_OFFSET) or 0
-    return {_CHUNK_OFFSET: integer(offset + by if offset else 0), _META_DATA: (STRUCT, struct(metadata))}
+    return {_CHUNK_OFFSET: integer(offset + by if offset else 0)}, metadata
 
 
 def _is_schema_of_arrow(pair: bytes) -> bool:

@@ -1,8 +1,9 @@
 """The driver's description of data files for tasks: one Arrow table, cut into bins, each sent as bytes.
 
-A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together. They are Arrow IPC
-and not pickles: a plan that is too large for a closure is read from a file in the table's folder, and no one who can
-write there may run code on an executor. The invariant: typed partition values arrive unchanged.
+A *bin* is the work of one task. Bins are packed by bytes, longest first, so that tasks end together. To another process
+they go as Arrow IPC and not as pickles: a plan that is too large for a closure is read from a file in the table's
+folder, and no one who can write there may run code on an executor. The invariant: typed partition values arrive
+unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -93,6 +95,8 @@ class PlannedFile:
 class Bins:
     """The work of each task: `inline`, or left in files if it is too large to be sent along.
 
+    Where it was sent to, `inline` are bytes (`encoded_plan`): a task decodes its own.
+
     `store` is that of the planned files. `paths` are the files that hold the plan, in the store `kept`: the job's own
     table. `digests` are their SHA-256: a plan names files that a task opens with the worker's credentials, so a task
     takes it from exactly these bytes. `weight` is the cost of reading all planned files, in bytes (`limits.weight_of`).
@@ -100,7 +104,7 @@ class Bins:
     """
 
     store: StoreReference
-    inline: tuple[bytes, ...] = ()
+    inline: tuple[pa.Table | bytes, ...] = ()
     kept: StoreReference | None = None
     paths: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
@@ -119,8 +123,13 @@ class Bins:
 
         Raises JobError, retryable, if the file of a plan is not the one that the driver left.
         """
-        data = self.inline[number] if self.inline else self._left(number)
-        return planned_files(pa.ipc.open_stream(data).read_all(), store)
+        plan = self.inline[number] if self.inline else self._left(number)
+        return planned_files(pa.ipc.open_stream(plan).read_all() if isinstance(plan, bytes) else plan, store)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        inline = tuple(plan if isinstance(plan, bytes) else encoded_plan(plan) for plan in self.inline)
+        others = {each.name: getattr(self, each.name) for each in fields(self)}
+        return partial(Bins, **{**others, "inline": inline}), ()
 
     def _left(self, number: int) -> bytes:
         assert self.kept is not None
@@ -204,14 +213,13 @@ def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(rows) for _, _, rows in sorted(bins, key=lambda entry: entry[1])]
 
 
-def encode_bins(plan: pa.Table, bins: Sequence[Sequence[int]]) -> Iterator[bytes]:
-    """Yield each bin's rows of the plan as Arrow IPC."""
-    for rows in bins:
-        part = plan_rows(plan, rows)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, part.schema) as stream:
-            stream.write_table(part)
-        yield sink.getvalue().to_pybytes()
+def encoded_plan(plan: pa.Table) -> bytes:
+    """Return the plan as Arrow IPC."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, plan.schema) as stream:
+        stream.write_table(plan)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def in_parts(plan: pa.Table, parts: Sequence[int]) -> pa.Table:

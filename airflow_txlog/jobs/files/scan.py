@@ -27,7 +27,7 @@ from airflow_txlog.datafiles.tasks.copies import SentColumns
 from airflow_txlog.datafiles.tasks.plans import (
     PLAN_FIELD,
     Bins,
-    encode_bins,
+    encoded_plan,
     in_parts,
     pack_bins,
     plan_rows,
@@ -268,11 +268,12 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     costs = dict(zip(plan.values("index"), plan.reading_costs(), strict=True)).values()
     weight = weight_of(costs, is_remote=plan.store.is_remote)
     amounts = _amounts(plan, packed)
-    inline: list[bytes] = []
-    encoded = encode_bins(plan.table, packed)
-    for data in encoded:
-        inline.append(data)
-        if sum(map(len, inline)) > plan.store.limits.inline_plan_bytes:
+    inline: list[pa.Table] = []
+    parts, inline_bytes = (plan_rows(plan.table, rows) for rows in packed), 0
+    for part in parts:
+        inline.append(part)
+        inline_bytes += part.nbytes
+        if inline_bytes > plan.store.limits.inline_plan_bytes:
             break
     else:
         return Bins(store=store, inline=tuple(inline), weight=weight, amounts=amounts)
@@ -280,7 +281,7 @@ def sent_bins(context: JobContext, plan: FilePlan, packed: Sequence[Sequence[int
     context.has_inputs = True
     paths, digests = [], []
     # One after another: written plans are not kept in memory.
-    for number, data in enumerate(chain(_given_away(inline), encoded)):
+    for number, data in enumerate(map(encoded_plan, chain(_given_away(inline), parts))):
         paths.append(f"{context.inputs_folder}/plan-{plan_id}-{number}.arrow")
         digests.append(hashlib.sha256(data).hexdigest())
         with context.store.open_new(paths[-1]) as output:
@@ -296,7 +297,7 @@ def _amounts(plan: FilePlan, packed: Sequence[Sequence[int]]) -> tuple[tuple[int
     return tuple((len(rows), sum((sizes[row] or 0) // parts[numbers[row]] for row in rows)) for rows in packed)
 
 
-def _given_away(parts: list[bytes]) -> Iterator[bytes]:
+def _given_away(parts: list[pa.Table]) -> Iterator[pa.Table]:
     """Yield the parts in order; each is removed from the list first."""
     while parts:
         yield parts.pop(0)

@@ -19,7 +19,7 @@ from airflow_txlog.contract.wording import plural
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.compaction import CompactTask
-from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins, pack_bins, plan_table
+from airflow_txlog.datafiles.tasks.plans import Bins, pack_bins, plan_rows, plan_table
 from airflow_txlog.datafiles.tasks.scan_and_write import RECORD_SCHEMA
 from airflow_txlog.engine import Snapshot
 from airflow_txlog.engine.table.schema.features import writer_features
@@ -96,7 +96,7 @@ def joined_bins(context: JobContext, layout: Layout, bins: Sequence[Sequence[Sta
         for numbers in order
     ]
     weight = weight_of(plan.column("size_bytes").to_pylist(), is_remote=context.store.is_remote)
-    packed = Bins(store=layout.store, inline=tuple(encode_bins(plan, rows)), weight=weight)
+    packed = Bins(store=layout.store, inline=tuple(plan_rows(plan, each) for each in rows), weight=weight)
     task = CompactTask(bins=packed, layout=layout)
     made = staged_of(context, context.executor.run([task], RECORD_SCHEMA, "join tiny files"))
     found, wanted = sum(file.num_records for file in made), sum(plan.column("num_records").to_pylist())

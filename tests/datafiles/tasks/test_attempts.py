@@ -19,7 +19,7 @@ from airflow_txlog.datafiles.failures import TaskFailed
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
-from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
+from airflow_txlog.datafiles.tasks.plans import Bins
 from airflow_txlog.datafiles.tasks.scan_and_write import WriteTask, report_of
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import Add
@@ -40,9 +40,7 @@ def rewriting(table: Table, positions: list[int]) -> bytes:
     snapshot = table.snapshot()
     plan = plan_files(snapshot, snapshot.files(), "UTC")
     plan = plan.with_column("positions", [pack(positions)] * plan.num_files)
-    bins = Bins(
-        store=StoreReference.of(table.store), inline=tuple(encode_bins(plan.table, [list(range(plan.num_files))]))
-    )
+    bins = Bins(store=StoreReference.of(table.store), inline=(plan.table,))
     return pickle.dumps(CopyTask(bins=bins, layout=layout(table)))
 
 
@@ -107,3 +105,15 @@ def _add(file: StagedFile) -> Add:
         data_change=True,
         stats=file.stats,
     )
+
+
+def test_a_plan_goes_to_another_process_as_arrow_ipc_and_names_the_same_files_there(table: Table) -> None:
+    snapshot = table.snapshot()
+    plan = plan_files(snapshot, snapshot.files(), "UTC").with_column("positions", [pack([1]), None])
+    here = Bins(store=StoreReference.of(table.store), inline=(plan.table,), weight=7, amounts=((2, 9),))
+    there = pickle.loads(pickle.dumps(here))
+    assert isinstance(there.inline[0], bytes)
+    assert (there.weight, there.amounts, len(there)) == (7, ((2, 9),), 1)
+    assert list(there.files(0, table.store)) == list(here.files(0, table.store))
+    # A worker may send it on.
+    assert pickle.loads(pickle.dumps(there)) == there

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_txlog.datafiles.tasks.plans import Bins, encode_bins
+from airflow_txlog.datafiles.tasks.plans import Bins, plan_rows
 from airflow_txlog.datafiles.tasks.scan_and_write import FileScan, Task
 from airflow_txlog.datafiles.tasks.zorder import ZOrder, bits_for, buckets, cuts, sampled, values_at
 from airflow_txlog.jobs.files.scan import bin_number, plan_files
@@ -120,7 +120,7 @@ def test_a_sample_is_even_and_blind_to_no_period(tmp_path: Path, one_in: int) ->
     snapshot = table.snapshot()
     plan = plan_files(snapshot, snapshot.files(), "UTC")
     packed = [[number] for number in range(plan.num_files)]
-    bins = Bins(store=StoreReference.of(plan.store), inline=tuple(encode_bins(plan.table, packed)))
+    bins = Bins(store=StoreReference.of(plan.store), inline=tuple(plan_rows(plan.table, rows) for rows in packed))
     scan = FileScan(bins=bins, schema=snapshot.schema, with_address=True)
     task = Task(source=scan, steps=(partial(sampled, one_in, count),))
     parts = [pa.Table.from_batches(list(task(iter([bin_number(number)])))) for number in (0, 1)]
