@@ -11,6 +11,7 @@ in `engine/log/paths`.) Nothing here touches a file. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -121,6 +122,7 @@ class LocationParts(NamedTuple):
     path: str
 
 
+@functools.lru_cache(maxsize=1024)
 def split(text: str) -> LocationParts:
     """Return the parts of a path or a URI, as spelled."""
     match = _SCHEME.match(text)

@@ -322,7 +322,9 @@ def whole(name: str, value: Any) -> None:
     """Refuse a text with a lone surrogate, however deep in the value: UTF-8 has no half of a character."""
     if value is None or isinstance(value, bool | int | float):
         return
-    is_whole = not any(map(has_half_of_a_character, _texts(value)))
+    # Most values are single texts.
+    texts = (value,) if isinstance(value, str) else _texts(value)
+    is_whole = not any(map(has_half_of_a_character, texts))
     want(name, is_whole, "text of whole characters, without a lone surrogate (half of a character)", value)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -59,14 +59,14 @@ _OF_PART = frozenset(field.name for field in PART_FIELDS)
 _OF_FILE = ("path", "size_bytes", "num_records")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedFile:
     """One row of a plan.
 
     `directory` is the destination of a copy, relative to the table, "" for its root; `partition_values` are the raw
     strings of the add action, `constants` the same values typed. `leaving` are the rows that a copy leaves out, by
-    default `positions`. `row_ids` and `clauses` belong to the positions; a single value applies to all. A task may do a
-    part of a large file: number `part` of `parts`, whole row groups.
+    default `positions`. `pairs` are the source rows and the clauses of the positions; without them `clause` acts on all.
+    A task may do a part of a large file: number `part` of `parts`, whole row groups.
     """
 
     index: int
@@ -76,13 +76,29 @@ class PlannedFile:
     deleted: bytes | None = None
     positions: bytes | None = None
     leaving: bytes | None = None
-    row_ids: pa.Array | None
-    clauses: pa.Array | None
+    pairs: bytes | None = None
+    clause: int | None = None
     segment: int | None = None
     is_copied: bool
     constants: Mapping[str, pa.Scalar]
     part: int = 0
     parts: int = 1
+
+    @cached_property
+    def _pairs(self) -> pa.Table | None:
+        return None if self.pairs is None else unpack_pairs(self.pairs)
+
+    @cached_property
+    def row_ids(self) -> pa.Array | None:
+        """The source rows of the positions."""
+        return None if self._pairs is None else whole(self._pairs.column(SOURCE_ROW).fill_null(NO_ROW))
+
+    @cached_property
+    def clauses(self) -> pa.Array | None:
+        """The clauses of the positions; a single one acts on all."""
+        if self._pairs is None:
+            return None if self.clause is None else pa.array([self.clause], pa.int32())
+        return whole(self._pairs.column(CLAUSE).fill_null(-1))
 
     def row_groups(self, count: int) -> range:
         """Return the row groups of the part, of the file's `count`: each is in exactly one part, and a part may be
@@ -171,14 +187,11 @@ def planned_files(plan: pa.Table, store: Store) -> Iterator[PlannedFile]:
         rows = zip(*(column.to_pylist() for column in columns[: len(names)]), strict=True)
         for row, values in enumerate(rows):
             value = dict(zip(names, values, strict=True))
-            row_ids, clauses = _of_positions(value.pop("pairs", None), value.pop("clause", None))
             file = {name: value.pop(name, None) for name in _OF_FILE}
             yield PlannedFile(
                 file=DataFile(store=store, **file),
                 directory=value.pop("directory", None) or "",
                 partition_values=dict(value.pop("partition_values", None) or []),
-                row_ids=row_ids,
-                clauses=clauses,
                 is_copied=bool(value.pop("is_copied", None)),
                 constants=_constants({name: column[row] for name, column in typed.items()}),
                 **value,
@@ -191,14 +204,6 @@ def _constants(values: Mapping[str, pa.Scalar]) -> dict[str, pa.Scalar]:
     if CHANGE_TYPE_COLUMN in found and not found[CHANGE_TYPE_COLUMN].is_valid:
         del found[CHANGE_TYPE_COLUMN]
     return found
-
-
-def _of_positions(pairs: bytes | None, clause: int | None) -> tuple[pa.Array | None, pa.Array | None]:
-    """Return the source rows and the clauses of the positions of a file."""
-    if pairs is None:
-        return None, None if clause is None else pa.array([clause], pa.int32())
-    table = unpack_pairs(pairs)
-    return whole(table.column(SOURCE_ROW).fill_null(NO_ROW)), whole(table.column(CLAUSE).fill_null(-1))
 
 
 def pack_bins(sizes: Sequence[int], count: int) -> list[list[int]]:

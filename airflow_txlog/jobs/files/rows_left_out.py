@@ -63,10 +63,6 @@ class RowsLeftOut:
             partition_values=dict(add.partition_values),
             deleted=self._deleted(add),
             positions=pack(found.rows),
-            leaving=None,
-            row_ids=None,
-            clauses=None,
-            segment=None,
             is_copied=False,
             constants=self._constants(add),
         )
