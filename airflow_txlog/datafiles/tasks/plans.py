@@ -65,8 +65,8 @@ class PlannedFile:
 
     `directory` is the destination of a copy, relative to the table, "" for its root; `partition_values` are the raw
     strings of the add action, `constants` the same values typed. `leaving` are the rows that a copy leaves out, by
-    default `positions`. `pairs` are the source rows and the clauses of the positions; without them `clause` acts on all.
-    A task may do a part of a large file: number `part` of `parts`, whole row groups.
+    default `positions`. `pairs` are the source rows and the clauses of the positions; without them `clause` acts on
+    all. A task may do a part of a large file: number `part` of `parts`, whole row groups.
     """
 
     index: int
