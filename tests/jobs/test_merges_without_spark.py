@@ -325,6 +325,37 @@ def test_an_upsert_by_plain_keys_needs_no_spark(tmp_path: Path) -> None:
     assert (result.metrics["numTargetRowsUpdated"], result.metrics["numTargetRowsInserted"]) == (2, 1)
 
 
+def numbers(*values: str | None) -> pa.Array:
+    return pa.array(values, pa.string()).cast(pa.decimal128(38, 2))
+
+
+@pytest.mark.parametrize(
+    ("held", "given"),
+    [
+        (numbers("1.10", "-2.00", "3.30", "12345678901234567.01"), numbers("-2.00", "12345678901234567.01", "9.00")),
+        (pa.array([b"a", b"\xff", b"c", b"a\x00"]), pa.array([b"\xff", b"a\x00", b"a\x00\x00"])),
+    ],
+    ids=["decimal", "binary"],
+)
+def test_decimals_and_bytes_are_keys(tmp_path: Path, held: pa.Array, given: pa.Array) -> None:
+    table = make_table(tmp_path / "t", pa.table({"k": held[:2], "v": ["old"] * 2}))
+    append(table, pa.table({"k": held[2:], "v": ["old"] * 2}))
+    result = committed(upsert(table, source_in(tmp_path / "in", pa.table({"k": given, "v": ["new"] * 3})), "k"))
+    both = [held[0], held[2], *given]
+    assert bag(table.to_arrow()) == bag(pa.table({"k": pa.array(both, held.type), "v": ["old"] * 2 + ["new"] * 3}))
+    assert (result.metrics["numTargetRowsUpdated"], result.metrics["numTargetRowsInserted"]) == (2, 1)
+
+
+def test_only_files_are_read_whose_decimals_may_be_those_of_the_source(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", pa.table({"k": numbers("1.10", "2.20"), "v": ["old"] * 2}))
+    # Equal to the source's as doubles.
+    append(table, pa.table({"k": numbers("12345678901234567.01", "12345678901234567.03"), "v": ["old"] * 2}))
+    source = pa.table({"k": numbers("12345678901234567.02", "12345678901234567.03"), "v": ["new"] * 2})
+    result = committed(upsert(table, source_in(tmp_path / "in", source), "k"))
+    assert (result.metrics["numTargetRowsUpdated"], result.metrics["numTargetRowsInserted"]) == (1, 1)
+    assert result.files["pruned"] == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "kind", "said"),
     [
@@ -350,6 +381,10 @@ def test_an_empty_key_of_a_partition_is_a_null(tmp_path: Path) -> None:
     assert error["type"] == "SchemaMismatch"
     assert "2 of 3 source rows have NULL in a key column (k, p), or an empty text" in error["message"]
     committed(upsert(target_in(tmp_path / "whole"), source, "k", "p"))
+    held = pa.table({"k": [1], "p": pa.array([b"a"]), "v": ["old"]})
+    given = source_in(tmp_path / "bytes", pa.table({"k": [1, 2], "p": pa.array([b"", b"a"]), "v": ["new"] * 2}))
+    error = error_of(upsert(make_table(tmp_path / "b", held, partition_by=["p"]), given, "k", "p"))
+    assert "1 of 2 source rows have NULL in a key column (k, p), or an empty text" in error["message"]
 
 
 def test_keys_of_another_type_need_spark(tmp_path: Path) -> None:

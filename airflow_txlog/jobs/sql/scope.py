@@ -26,7 +26,14 @@ from airflow_txlog.engine.table.predicate.reading import read_predicate
 from airflow_txlog.engine.table.predicate.tree import comparable_type, constants_of
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.schema.schema import arrow_type
-from airflow_txlog.engine.table.schema.types import CHAR_VARCHAR_KEY, DataType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import (
+    CHAR_VARCHAR_KEY,
+    DataType,
+    DecimalType,
+    Primitive,
+    StructField,
+    StructType,
+)
 from airflow_txlog.errors import CorruptTable, InvalidPredicate, PartitionMismatch, UnknownColumn
 from airflow_txlog.errors.names import did_you_mean
 from airflow_txlog.jobs.context import JobContext
@@ -326,6 +333,11 @@ PLAIN_TYPES = frozenset(
         Primitive.STRING,
     )
 )
+
+
+def is_exact(kind: DataType) -> bool:
+    """Return whether two values of the type are equal to all engines exactly if they are the same."""
+    return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
 
 
 # Doubles too: `evaluation` compares them as Spark does.

@@ -31,7 +31,7 @@ from airflow_txlog.datafiles.tasks.scan_and_write import ADDRESS_COLUMN, CLAUSE_
 from airflow_txlog.engine import Snapshot, Transaction
 from airflow_txlog.engine.table.predicate import Predicate
 from airflow_txlog.engine.table.schema.schema import parse_schema, schema_to_json, to_arrow
-from airflow_txlog.engine.table.schema.types import DataType, DecimalType, Primitive, StructField, StructType
+from airflow_txlog.engine.table.schema.types import StructField, StructType
 from airflow_txlog.engine.table.snapshot.files import known_sum, live_row_counts
 from airflow_txlog.errors import KeysNotFound
 from airflow_txlog.jobs.context import JobContext
@@ -61,7 +61,7 @@ from airflow_txlog.jobs.source.materialized import (
 from airflow_txlog.jobs.spark.errors import collect
 from airflow_txlog.jobs.sql.columns import columns_named, missing_column
 from airflow_txlog.jobs.sql.gate import SqlGate, quoted
-from airflow_txlog.jobs.sql.scope import PLAIN_TYPES, Partitions, accepted_by_spark, partition_scope, row_filter_of
+from airflow_txlog.jobs.sql.scope import Partitions, accepted_by_spark, is_exact, partition_scope, row_filter_of
 
 KEY = "key"
 _DOING = "find the rows of the keys"
@@ -154,7 +154,7 @@ class DeleteByKeys(RowOperation[_Prepared]):
         context, rows, name = self._context, prepared.given.rows, prepared.field.name
         if plan.num_files == 0 or rows.num_rows == 0:
             return Matches()
-        if not _is_exact(prepared.field.type) or rows.num_rows > context.executor.most_sent_rows:
+        if not is_exact(prepared.field.type) or rows.num_rows > context.executor.most_sent_rows:
             why = f"the keys are of the type {prepared.field.type}, whose values it compares in its own way"
             return context.executor.by_spark(why, lambda: self._joined(prepared, plan))
         scan = addressed_scan(context, plan, frozenset({name}))
@@ -215,11 +215,6 @@ class DeleteByKeys(RowOperation[_Prepared]):
             "numKeys": prepared.given.rows.num_rows,
             "numKeysMatched": found.matches.source_rows.num_rows,
         }
-
-
-def _is_exact(kind: DataType) -> bool:
-    """Return whether two values of the type are equal to all engines exactly if they are the same."""
-    return kind in PLAIN_TYPES or kind is Primitive.BINARY or isinstance(kind, DecimalType)
 
 
 def key_field(described: KeyValues | KeySource, snapshot: Snapshot, root: str) -> StructField:

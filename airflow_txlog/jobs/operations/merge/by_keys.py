@@ -143,7 +143,9 @@ class MergeByKeys(MergeRows):
         source, empty = prepared.source, kept_as_null(prepared.snapshot)
         rows = read_input(self._context, source.files, stored_of(source, columns.values()), _CHECKING)
         arrays = [
-            pc.if_else(pc.equal(rows.column(held), ""), None, rows.column(held)) if name in empty else rows.column(held)
+            pc.if_else(pc.equal(pc.binary_length(rows.column(held)), 0), None, rows.column(held))
+            if name in empty
+            else rows.column(held)
             for name, held in columns.items()
         ]
         # Groups take ten times as long.

@@ -33,7 +33,7 @@ from airflow_txlog.jobs.files.scan import FilePlan, addressed_scan
 from airflow_txlog.jobs.rows.matches import Matches
 from airflow_txlog.jobs.source.materialized import MaterializedSource, scan_of
 from airflow_txlog.jobs.sql.gate import quoted
-from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
+from airflow_txlog.jobs.sql.scope import is_exact
 from airflow_txlog.sql.expression import (
     TRUE,
     Call,
@@ -77,8 +77,6 @@ def source_values(names: Iterable[str]) -> dict[str, str]:
     return {quoted(name): f"{SOURCE_ALIAS}.{quoted(name)}" for name in names}
 
 
-# Types whose values are equal to every engine if they are the same; no key is a boolean.
-_PLAIN = PLAIN_TYPES - {Primitive.BOOLEAN}
 # A bare column of one of these names cannot be distinguished from the ends of a CASE.
 _ENDS_OF_CASE = {"case", "end"}
 
@@ -328,5 +326,8 @@ def plain_columns(pair: PairColumns) -> list[str]:
 
 
 def _is_plain(field: StructField) -> bool:
-    """Return whether two values of the column are equal to all engines exactly if they are the same."""
-    return field.type in _PLAIN and not field.is_collated and CHAR_VARCHAR_KEY not in field.metadata
+    """Return whether two values of the column are equal to all engines exactly if they are the same; no key is a
+    boolean.
+    """
+    is_key = is_exact(field.type) and field.type is not Primitive.BOOLEAN
+    return is_key and not field.is_collated and CHAR_VARCHAR_KEY not in field.metadata

@@ -44,8 +44,8 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "boolean": (pa.bool_(), [True, False]),
     "binary": (pa.binary(), [b"", b"a", b"\x00"]),
 }
-BY_TASKS = {"tinyint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"}
-BY_SPARK = Limits(merge_key_bytes=0, merge_source_bytes=0)
+BY_TASKS = {*("tinyint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"), "decimal", "binary"}
+BY_SPARK = Limits(merge_key_bytes=0, merge_source_bytes=0, filter_keys=1)
 CLAUSES = [update({"v": "s.v"}), insert("*")]
 
 
