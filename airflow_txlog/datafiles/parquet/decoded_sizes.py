@@ -200,8 +200,9 @@ def _chunks(parquet: OpenParquet, group: int, columns: Sequence[str] | None) -> 
         yield _Chunk(chunk, int(claimed), kind == "BYTE_ARRAY", texts is not None)
 
 
-# Without LZ4: pyarrow has one name for two forms of it.
-_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd"}
+# Their numbers in parquet.thrift. Without LZ4: pyarrow has one name for two forms of it.
+_UNCOMPRESSED = 0
+_CODECS = {"UNCOMPRESSED": _UNCOMPRESSED, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6}
 # Pages so near to each other are one read.
 _NEAR_BYTES = 512 * 1024
 # A page that is larger, by its size or by its header, is not examined; and no read extends far beyond it.
@@ -218,14 +219,15 @@ _PLAIN = (0, 2)
 def longest_texts(source: Any, chunks: Sequence[Any]) -> list[int | None]:
     """Return the length of the longest text in the dictionary of each chunk (`ColumnChunkMetaData`); None if unknown.
 
-    `source` is the seekable binary file object that holds the chunks. A footer may lack the place of a dictionary.
+    `source` is the file that holds the chunks, as a store opens it. A footer may lack the place of a dictionary.
     """
     found: list[int | None] = [None] * len(chunks)
     places = sorted((chunk.dictionary_page_offset or 0, chunk.data_page_offset, i) for i, chunk in enumerate(chunks))
     left = _MOST_TEXTS
     for start, end, near in _together(places):
         source.seek(start)
-        data = source.read(end - start)
+        # Of a file in memory nothing is copied.
+        data = source.read_buffer(end - start)
         for page_start, page_end, index in near:
             page = memoryview(data)[page_start - start : page_end - start]
             found[index], count = _longest(page, chunks[index].compression, left)
@@ -262,29 +264,29 @@ def _longest(page: memoryview, compression: str, most_texts: int) -> tuple[int |
             return None, 0
         count = header.count
         body = page[header.length : header.length + header.compressed_bytes]
-        if compression == "UNCOMPRESSED":
-            return _longest_of(body, count), count
-        codec = pa.Codec(_CODECS[compression])
-        return _longest_of(codec.decompress(pa.py_buffer(body), header.size_bytes, asbytes=True), count), count
+        texts = _texts(body, count, header.size_bytes, _CODECS[compression]) if count else None
+        return 0 if texts is None else int(pc.max(pc.binary_length(texts)).as_py()), count
     # The page is not of the kind that its header claims. Decoding it will find the fault.
     except (ValueError, LookupError, OSError, pa.ArrowException):
         return None, count
 
 
-def _longest_of(data: bytes | memoryview, count: int) -> int:
-    """Return the length of the longest of `count` texts. Raises as `plain_texts` does."""
-    return int(pc.max(pc.binary_length(plain_texts(data, count))).as_py()) if count else 0
-
-
-def plain_texts(data: bytes | memoryview, count: int) -> pa.ChunkedArray:
+def plain_texts(data: bytes, count: int) -> pa.ChunkedArray:
     """Return `count` values of bytes, one or more, each preceded by its length in four bytes.
 
-    Arrow reads them as a file with one page: in Python, each text takes longer than its row does in a copy. Raises
-    ArrowInvalid or OSError if there are not `count` texts.
+    Raises ArrowInvalid or OSError if there are not `count` texts.
     """
-    page = _page_of_values(len(data), count)
-    footer = _footer_of_values(len(page) + len(data), count)
-    file = b"".join([_MAGIC, page, data, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+    return _texts(data, count, len(data), _UNCOMPRESSED)
+
+
+def _texts(body: bytes | memoryview, count: int, size_bytes: int, codec: int) -> pa.ChunkedArray:
+    """Return the texts as `plain_texts` does, of a page that is compressed and has `size_bytes` without that.
+
+    Arrow reads it as a file with one page: in Python, each text takes longer than its row does in a copy.
+    """
+    page = _page_of_values(size_bytes, len(body), count)
+    footer = _footer_of_values(len(page), size_bytes, len(body), count, codec)
+    file = b"".join([_MAGIC, page, body, footer, len(footer).to_bytes(4, "little"), _MAGIC])
     (values,) = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False).columns
     return values
 
@@ -293,22 +295,23 @@ _MAGIC = b"PAR1"
 _NAME = b"\1v"
 
 
-def _page_of_values(size_bytes: int, count: int) -> bytes:
+def _page_of_values(size_bytes: int, compressed_bytes: int, count: int) -> bytes:
     """Return the header of a data page with `count` plain values and no levels."""
     values = struct({1: integer(count, I32), 2: integer(0, I32), 3: integer(3, I32), 4: integer(3, I32)})
-    sizes = {_SIZE: integer(size_bytes, I32), _COMPRESSED_SIZE: integer(size_bytes, I32)}
+    sizes = {_SIZE: integer(size_bytes, I32), _COMPRESSED_SIZE: integer(compressed_bytes, I32)}
     return struct({_KIND: integer(0, I32), **sizes, 5: (STRUCT, values)})
 
 
-def _footer_of_values(size_bytes: int, count: int) -> bytes:
-    """Return the footer of a file with one page, of this size with its header, of texts that are never null."""
+def _footer_of_values(header_bytes: int, size_bytes: int, compressed_bytes: int, count: int, codec: int) -> bytes:
+    """Return the footer of a file with one page, of these sizes behind its header, of texts that are never null."""
     root = struct({4: (BINARY, _NAME), 5: integer(1, I32)})
     leaf = struct({1: integer(6, I32), 3: integer(0, I32), 4: (BINARY, _NAME)})
     plain, path = (LIST, bytes([1 << 4 | I32, 0])), (LIST, bytes([1 << 4 | BINARY]) + _NAME)
-    sizes = {6: integer(size_bytes), 7: integer(size_bytes), 9: integer(len(_MAGIC))}
-    metadata = {1: integer(6, I32), 2: plain, 3: path, 4: integer(0, I32), 5: integer(count), **sizes}
+    sizes = {6: integer(header_bytes + size_bytes), 7: integer(header_bytes + compressed_bytes)}
+    metadata = {1: integer(6, I32), 2: plain, 3: path, 4: integer(codec, I32), 5: integer(count), **sizes}
+    metadata[9] = integer(len(_MAGIC))
     chunk = struct({2: integer(len(_MAGIC)), 3: (STRUCT, struct(metadata))})
-    group = struct({1: struct_list([chunk]), 2: integer(size_bytes), 3: integer(count)})
+    group = struct({1: struct_list([chunk]), 2: integer(header_bytes + size_bytes), 3: integer(count)})
     return struct({1: integer(1, I32), 2: struct_list([root, leaf]), 3: integer(count), 4: struct_list([group])})
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.parquet.decoded_sizes import longest_texts
+from airflow_txlog.datafiles.parquet import decoded_sizes
+from tests.helpers.depth import in_long
 
 TEXTS = ["a", "", "é" * 40, "b" * 33] * 20
 
@@ -24,6 +25,10 @@ def _written(texts: list[str | None], **options: Any) -> io.BytesIO:
 def _chunks(file: io.BytesIO) -> list[Any]:
     metadata = pq.ParquetFile(file).metadata
     return [metadata.row_group(number).column(1) for number in range(metadata.num_row_groups)]
+
+
+def longest_texts(file: io.BytesIO, chunks: list[Any]) -> list[int | None]:
+    return decoded_sizes.longest_texts(pa.PythonFile(file, mode="r"), chunks)
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -78,8 +83,9 @@ class _Reads(io.BytesIO):
         return super().read(size)
 
 
-def test_a_damaged_page_never_has_a_shorter_text_than_arrow_reads() -> None:
-    sound = _written([f"text {number}" * (number % 9) for number in range(50)], compression="none").getvalue()
+@pytest.mark.parametrize("codec", ["none", *in_long("damaged pages of two codecs", "snappy", "zstd")])
+def test_a_damaged_page_never_has_a_shorter_text_than_arrow_reads(codec: str) -> None:
+    sound = _written([f"text {number}" * (number % 9) for number in range(50)], compression=codec).getvalue()
     (chunk,) = _chunks(io.BytesIO(sound))
     start, end = chunk.dictionary_page_offset, chunk.data_page_offset
     chance, judged = random.Random(7), 0
