@@ -41,6 +41,8 @@ os.environ.setdefault("TXLOG_CLASS_ARCHIVES", "off")
 REPORTED = "reported"
 DURATIONS_SHOWN = 16
 SLOW_COLLECTION_S = 0.1
+# Python looks for garbage after each 700 new objects; the tests make many, and few of them are garbage in cycles.
+OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
 
 # What one worker runs all of: each starts something that takes seconds, delta-spark, a scheduler, a Hive Metastore with
@@ -96,6 +98,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
         gc.enable()
         gc.callbacks.append(_time_collections)
 

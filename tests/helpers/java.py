@@ -12,7 +12,8 @@ SPARK_CLASSES = Path(
 )
 _ARCHIVE = f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable" if SPARK_CLASSES.is_file() else ""
 # A heap that need not grow, and room for the classes: else each start collects garbage eight times over all of it.
-_MEMORY = "-XX:MetaspaceSize=256m"
+# Room for the compiled code of thousands of queries, too: where 48 MB fill up, a thread of the JVM throws code away.
+_MEMORY = "-XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
 
 JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_MEMORY}{_ARCHIVE}"
 """For the environment, as JDK_JAVA_OPTIONS: every JVM has them, those of child processes too."""
