@@ -19,7 +19,6 @@ from typing import NoReturn
 import pyarrow as pa
 
 from airflow_txlog.clock import SYSTEM_CLOCK
-from airflow_txlog.datafiles.ahead import ahead
 from airflow_txlog.datafiles.parquet.writing import Layout
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.plans import Bins, PlannedFile
@@ -100,20 +99,19 @@ class FileTask:
 
 @contextlib.contextmanager
 def in_advance(written: Generator[Written], store: Store) -> Iterator[Iterator[Written]]:
-    """Yield the files; in a remote store others are written and published while the caller waits for one.
+    """Yield the files; in a remote store the next ones are written while the threads of a pool publish others.
 
-    After the block no thread writes, and a file that was written but not yielded is deleted.
+    After the block no thread publishes, and a file that was written but not yielded is deleted.
     """
-    if not store.is_remote:
-        with contextlib.closing(written):
+    with contextlib.closing(written):
+        if not store.is_remote:
             yield written
-        return
-    with (
-        ThreadPoolExecutor(_PUBLISHED_AT_ONCE, thread_name_prefix="txlog-publish") as pool,
-        contextlib.closing(ahead(written, drop=lambda file: file.abandon())) as files,
-        contextlib.closing(_published_beside(files, pool)) as published,
-    ):
-        yield published
+            return
+        with (
+            ThreadPoolExecutor(_PUBLISHED_AT_ONCE, thread_name_prefix="txlog-publish") as pool,
+            contextlib.closing(_published_beside(written, pool)) as published,
+        ):
+            yield published
 
 
 def _published_beside(files: Iterator[Written], pool: ThreadPoolExecutor) -> Generator[Written]:

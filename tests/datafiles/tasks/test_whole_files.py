@@ -119,22 +119,19 @@ def test_a_file_that_cannot_be_published_is_abandoned(tmp_path: Path) -> None:
     assert abandoned == [True]
 
 
-def test_a_file_that_is_being_written_when_the_task_is_interrupted_is_dropped(tmp_path: Path) -> None:
-    store, is_interrupted, log = LocalStore(str(tmp_path)), threading.Event(), []
+def test_a_file_that_is_being_published_when_the_task_is_interrupted_is_dropped(tmp_path: Path) -> None:
+    store, log = LocalStore(str(tmp_path)), []
     store.is_remote = True
-    main, before = threading.main_thread().ident, signal.getsignal(signal.SIGUSR1)
-    assert main is not None
+    before = signal.getsignal(signal.SIGUSR1)
 
     def interrupt(number: int, frame: object) -> None:
-        is_interrupted.set()
         raise KeyboardInterrupt
 
     def written() -> Generator[Written]:
-        yield Written(close=lambda: None)
-        # The task waits for this file.
-        signal.pthread_kill(main, signal.SIGUSR1)
-        assert is_interrupted.wait(30)
         yield Written(close=lambda: None, abandon=lambda: log.append("abandoned"))
+        # While the next one is written.
+        signal.raise_signal(signal.SIGUSR1)
+        yield Written(close=lambda: None)
 
     def publish() -> None:
         with in_advance(written(), store) as files:
