@@ -13,7 +13,7 @@ from tests.airflow.scheduled.deployment import Deployment
 from tests.airflow.scheduled.postgres import why_not
 
 
-# Not for the session: to its end they would parse DAGs every five seconds.
+# Not for the session: to its end they would parse DAGs again and again.
 @pytest.fixture(scope="package")
 def airflow() -> Iterator[Deployment]:
     """A scheduler, a dag processor and an API server over PostgreSQL; skips where there is no PostgreSQL."""
