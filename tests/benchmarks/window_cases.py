@@ -31,7 +31,7 @@ from tests.window.tables import Hands, busy_table, long_log
 _BEGAN_MS = 1_790_000_000_000
 _CLIENTS = 8
 _ROWS_PER_FILE = 250_000
-_FEWEST_FILES = 120
+_FEWEST_FILES = 24
 # A job reports at least so often, also one that ends before its first report would be due.
 _REPORTS = 8
 

@@ -258,7 +258,7 @@ def _compare(
 def test_every_entry_computes_what_spark_computes(spark: SparkSession, ansi: str) -> None:
     draw = random.Random(f"known {ansi}")
     entries = sorted(KNOWN.keys() - {"starts with", LIKE_WITH_ONE})
-    _compare(spark, ansi, (_texts(operator, draw) for operator in entries), depth(7, 80, 400))
+    _compare(spark, ansi, (_texts(operator, draw) for operator in entries), depth(7, 40, 400))
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
@@ -303,7 +303,7 @@ def _sums_with_intervals(draw: random.Random) -> Iterator[str]:
 def test_intervals_move_dates_and_moments_as_in_spark(spark: SparkSession, ansi: str, legacy: str) -> None:
     """With `spark.sql.legacy.interval.enabled` too, with which Spark has intervals of another type."""
     texts = _sums_with_intervals(random.Random(f"intervals {ansi} {legacy}"))
-    count = depth(70, 1_000, 4_000)
+    count = depth(70, 500, 4_000)
     _compare(spark, ansi, iter([texts]), count, tried=count * 8, **{"spark.sql.legacy.interval.enabled": legacy})
 
 

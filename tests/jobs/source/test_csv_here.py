@@ -147,7 +147,7 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
     rng, options = random.Random(name), OPTIONS[name]
     folder = tmp_path / "in"
     folder.mkdir()
-    for number in range(depth(16, 300, 4_000)):
+    for number in range(depth(16, 120, 4_000)):
         text, is_packed = _text(rng, options).encode(), "escape" in options and not number % 4
         name = f"{number:04}.csv" + ".gz" * is_packed
         (folder / name).write_bytes(gzip.compress(text) if text and is_packed else text)
@@ -176,7 +176,7 @@ def test_rows_that_are_read_here_are_those_that_spark_reads(spark: SparkSession,
                     strict.collect()
     print(name, certain, rows, malformed)
     assert (malformed > 0) == (options.get("mode", "FAILFAST") == "FAILFAST")
-    assert certain > depth(3, 90, 1_250)
+    assert certain > depth(3, 36, 1_250)
 
 
 @pytest.mark.spark

@@ -156,9 +156,9 @@ def test_spark_refuses_each_text_that_is_refused_without_it(
 ) -> None:
     chance, generator = random.Random("certain"), Generator(31)
     by_hand = [text.strip() for line in _BY_HAND.strip().split("\n") for text in line.split(" | ")]
-    drawn = [generator.case() for _ in range(depth(40, 200, 1500))]
+    drawn = [generator.case() for _ in range(depth(40, 100, 1500))]
     cases: list[tuple[str, str, StructType, dict[str, Any]]] = [(text, "source", _SOURCE, {}) for text in by_hand]
-    cases += [(_mutated(chance.choice(by_hand), chance), "source", _SOURCE, {}) for _ in range(depth(30, 500, 5000))]
+    cases += [(_mutated(chance.choice(by_hand), chance), "source", _SOURCE, {}) for _ in range(depth(30, 250, 5000))]
     cases += [(_mutated(case.sql, chance), "examples", SCHEMA, case.parameters) for case in drawn]
     cases += [(case.sql, "examples", SCHEMA, case.parameters) for case in drawn]
     counts: Counter[str] = Counter()

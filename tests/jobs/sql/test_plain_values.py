@@ -136,7 +136,7 @@ def test_tasks_compute_what_spark_computes(
 ) -> None:
     draw = random.Random(7)
     longest = max(map(len, TEXTS.values()))
-    for number in range(depth(5, 2 * longest, 6 * longest)):
+    for number in range(depth(5, longest, 6 * longest)):
         # `make test-long` has each text at least once.
         assigned = {
             name: texts[(number + draw.randrange(number // longest + 1)) % len(texts)] for name, texts in TEXTS.items()

@@ -287,7 +287,7 @@ def a_row(rng: random.Random) -> Row:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", range(depth(3, 100, 400)))
+@pytest.mark.parametrize("seed", range(depth(3, 40, 400)))
 def test_random_histories_with_racing_writers_give_the_rows_of_a_model(
     tmp_path: Path, source: Source, seed: int
 ) -> None:
