@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import uuid
+from contextlib import nullcontext
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 
 from airflow_txlog import errors, operators
 from airflow_txlog.testing import Lake
-from tests.helpers import s3
+from tests.helpers import airflow_forks, s3
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import append
 
@@ -166,8 +167,11 @@ def normal(text: str) -> list[str]:
     return [re.sub(r"[ ─]+", " ", line).strip() for line in text.strip().splitlines()]
 
 
-def run_script(script: str, folder: Path, airflow_database: Path, **variables: str) -> str:
-    """Run a shell script with an Airflow of its own, without Java; return what it prints to standard output."""
+def run_script(script: str, folder: Path, airflow_database: Path, *, forks: bool = False, **variables: str) -> str:
+    """Run a shell script with an Airflow of its own, without Java; return what it prints to standard output.
+
+    `forks`: Airflow is loaded once, and each of its commands is a fork.
+    """
     home = folder / "home"
     (home / "dags").mkdir(parents=True)
     environment = {
@@ -183,7 +187,9 @@ def run_script(script: str, folder: Path, airflow_database: Path, **variables: s
     }
     (home / "airflow.db").write_bytes(airflow_database.read_bytes())
     command = ["bash", "-euo", "pipefail", "-c", script]
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
+    with airflow_forks.command(folder) if forks else nullcontext("") as programs:
+        environment["PATH"] = f"{programs}:{environment['PATH']}"
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     return done.stdout
 
@@ -223,7 +229,7 @@ def test_the_trial_on_s3_runs_in_a_bucket_of_its_own(tmp_path: Path, airflow_dat
     script = script.replace(". .venv/bin/activate\n", "")
     script = script.replace("airflow db migrate", f"cp {tmp_path}/home/airflow.db $AIRFLOW_HOME")
     script = re.sub(r"^airflow dags test .*", r"\g<0> >$AIRFLOW_HOME/log 2>&1", script, flags=re.MULTILINE)
-    shown = run_script(script, tmp_path, airflow_database, TXLOG_TEST_S3=os.environ["TXLOG_TEST_S3"])
+    shown = run_script(script, tmp_path, airflow_database, forks=True, TXLOG_TEST_S3=os.environ["TXLOG_TEST_S3"])
     assert re.findall(r"^ +\d .* (DELETE|WRITE) ", shown, re.MULTILINE) == ["DELETE", "WRITE"]
     assert "Traceback" not in (tmp_path / "try" / "log").read_text()
 
@@ -248,7 +254,7 @@ def test_the_tutorial_runs_from_an_empty_folder_to_a_conflict(tmp_path: Path, ai
             script += f"cat > {block['file']} <<'END OF THE FILE'\n{block['text']}END OF THE FILE\n"
         else:
             script += block["text"].replace("airflow db migrate", "cp ../home/airflow.db airflow.db")
-    shown = run_script(script, tmp_path, airflow_database).splitlines()
+    shown = run_script(script, tmp_path, airflow_database, forks=True).splitlines()
     assert "Joe is still there" in shown
     assert "Joe is gone" in shown
     assert [line for line in shown if line in expected] == expected

@@ -1,0 +1,136 @@
+"""The command `airflow`, each start of which is a fork of one process that has loaded Airflow and made its API.
+
+Starting Airflow and building the API of its tasks takes eight of the ten seconds of `airflow dags test`. `command` puts
+a program of that name into a folder for PATH. Its first start leaves the process behind, with its environment; the
+others must name the same AIRFLOW_HOME.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+# Of the messages between a start and the process: as many bytes as its environment may have.
+_MOST = 1 << 20
+
+
+@contextlib.contextmanager
+def command(folder: Path) -> Iterator[Path]:
+    """A folder in this one with the command `airflow`; its process ends with the block."""
+    programs, address = folder / "programs", folder / "airflow.socket"
+    programs.mkdir()
+    program = programs / "airflow"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SP "{__file__}" "{address}" "$@"\n')
+    program.chmod(0o755)
+    try:
+        yield programs
+    finally:
+        with contextlib.suppress(FileNotFoundError), _connected(str(address)) as end:
+            end.sendall(b"end")
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[socket.socket]:
+    """Raises FileNotFoundError where there is no process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)
+        yield connection
+
+
+def _ask(address: str, arguments: list[str]) -> int:
+    """Run the command in a fork; its exit code."""
+    if not os.path.exists(address):
+        with open(f"{address}.log", "wb") as log:
+            serve = [sys.executable, "-P", __file__, "--serve", address]
+            server = subprocess.Popen(serve, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        while not os.path.exists(address):
+            if server.poll() is not None:
+                raise SystemExit(f"Airflow was not loaded: {Path(f'{address}.log').read_text()[-3000:]}")
+            time.sleep(0.05)
+    request = json.dumps({"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
+    with _connected(address) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
+        socket.send_fds(connection, [request], [0, 1, 2])
+        return int(connection.recv(16) or b"1")
+
+
+def _load() -> None:
+    """What a start of Airflow imports and what its tasks' API is made of."""
+    import airflow.__main__
+    import airflow.cli.cli_parser
+    import airflow.cli.commands.dag_command  # noqa: F401
+    import pyarrow.dataset  # noqa: F401
+    from airflow.sdk.execution_time import supervisor, task_runner  # noqa: F401
+
+    import airflow_txlog.jobs.run
+    import airflow_txlog.operators  # noqa: F401
+
+    # Airflow keeps it for the process.
+    assert supervisor.in_process_api_server().app
+
+
+def _serve(address: str) -> None:
+    _load()
+    home = os.environ["AIRFLOW_HOME"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(f"{address}.new")
+        listening.listen()
+        os.rename(f"{address}.new", address)
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                message, descriptors, _, _ = socket.recv_fds(connection, _MOST, 3)
+                if message == b"end":
+                    return
+                request = json.loads(message)
+                assert request["environment"]["AIRFLOW_HOME"] == home
+                child = os.fork()
+                if not child:
+                    listening.close()
+                    _run(request, descriptors)
+                for each in descriptors:
+                    os.close(each)
+                _, status = os.waitpid(child, 0)
+                connection.sendall(str(os.waitstatus_to_exitcode(status) % 256).encode())
+
+
+def _run(request: dict[str, object], descriptors: list[int]) -> None:
+    """Be the command, in the fork."""
+    code = 1
+    try:
+        for number, each in enumerate(descriptors):
+            os.dup2(each, number)
+        os.chdir(str(request["folder"]))
+        os.environ.clear()
+        os.environ.update(request["environment"])  # type: ignore[call-overload]
+        sys.argv = ["airflow", *request["arguments"]]  # type: ignore[misc]
+        import airflow.__main__
+
+        airflow.__main__.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        _serve(sys.argv[2])
+    else:
+        sys.exit(_ask(sys.argv[1], sys.argv[2:]))
