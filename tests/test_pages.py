@@ -229,7 +229,7 @@ def test_the_trial_on_s3_runs_in_a_bucket_of_its_own(tmp_path: Path, airflow_dat
     script = script.replace(". .venv/bin/activate\n", "")
     script = script.replace("airflow db migrate", f"cp {tmp_path}/home/airflow.db $AIRFLOW_HOME")
     script = re.sub(r"^airflow dags test .*", r"\g<0> >$AIRFLOW_HOME/log 2>&1", script, flags=re.MULTILINE)
-    shown = run_script(script, tmp_path, airflow_database, forks=True, TXLOG_TEST_S3=os.environ["TXLOG_TEST_S3"])
+    shown = run_script(script, tmp_path, airflow_database, TXLOG_TEST_S3=os.environ["TXLOG_TEST_S3"])
     assert re.findall(r"^ +\d .* (DELETE|WRITE) ", shown, re.MULTILINE) == ["DELETE", "WRITE"]
     assert "Traceback" not in (tmp_path / "try" / "log").read_text()
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 # Of the messages between a start and the process: as many bytes as its environment may have.
 _MOST = 1 << 20
+_IDLE_S = 600.0
 
 
 @contextlib.contextmanager
@@ -83,9 +84,14 @@ def _serve(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(f"{address}.new")
         listening.listen()
+        # Where a test was killed, nobody ends it.
+        listening.settimeout(_IDLE_S)
         os.rename(f"{address}.new", address)
         while True:
-            connection, _ = listening.accept()
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                return
             with connection:
                 message, descriptors, _, _ = socket.recv_fds(connection, _MOST, 3)
                 if message == b"end":
