@@ -2,7 +2,8 @@
 
 Starting Airflow and building the API of its tasks takes eight of the ten seconds of `airflow dags test`. `command` puts
 a program of that name into a folder for PATH. Its first start leaves the process behind, with its environment; the
-others must name the same AIRFLOW_HOME.
+others must name the same AIRFLOW_HOME. Tasks in a fork find no connection of the database: what needs one starts
+Airflow itself.
 """
 
 from __future__ import annotations
