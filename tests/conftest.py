@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import gc
 import os
 import subprocess
@@ -70,6 +71,25 @@ class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return next((name for name, parts in ONE_WORKER.items() if any(part in file for part in parts)), file)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Assign the next scope: the first worker takes those that need Spark first, and the others take them last.
+
+        About half the time is theirs, and a second Spark session would start and warm up for the same.
+        """
+        is_first = node is self.nodes[0]
+        wanted = next((scope for scope in self.workqueue if self._needs_spark(scope) is is_first), None)
+        if wanted is not None:
+            self.workqueue.move_to_end(wanted, last=False)
+        super()._assign_work_unit(node)
+
+    def _needs_spark(self, scope: str) -> bool:
+        return scope.endswith(".py") and "pytest.mark.spark" in _text_of(scope)
+
+
+@functools.cache
+def _text_of(file: str) -> str:
+    return (Path(__file__).parent.parent / file).read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
