@@ -15,9 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # `.venv/bin` first, so that a child `airflow` or `python` is ours.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-# Two processes, each with a Spark session of its own where its tests need one (2 GB of heap). tests/conftest.py deals
-# the files out.
-PYTEST_WORKERS ?= -n 2
+# Three processes on two cores: one of them often waits for Spark. Each has up to 2 GB, and as much for a Spark session
+# where its tests need one. tests/conftest.py deals the files out.
+PYTEST_WORKERS ?= -n 3
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
