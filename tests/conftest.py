@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +35,6 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 # Workers of one run would wait for each other. What shows the turns names a limit itself.
 os.environ.setdefault("TXLOG_SPARK_STARTS", "0")
-# The first worker has the tests that need Spark (`ByFile`): half the time of a run, which three workers share.
-if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
-    os.nice(5)
 # Nothing is left behind by the tests that makes an archive of its own.
 os.environ.setdefault("TXLOG_CLASS_ARCHIVES", "off")
 
@@ -81,18 +78,19 @@ class ByFile(LoadScopeScheduling):
         About half the time is theirs, and a second Spark session would start and warm up for the same.
         """
         is_first = node is self.nodes[0]
-        wanted = next((scope for scope in self.workqueue if self._needs_spark(scope) is is_first), None)
+        wanted = next((scope for scope, tests in self.workqueue.items() if _need_spark(tests) is is_first), None)
         if wanted is not None:
             self.workqueue.move_to_end(wanted, last=False)
         super()._assign_work_unit(node)
 
-    def _needs_spark(self, scope: str) -> bool:
-        return scope.endswith(".py") and "pytest.mark.spark" in _text_of(scope)
+
+def _need_spark(tests: Iterable[str]) -> bool:
+    return any(map(_names_spark, dict.fromkeys(test.partition("::")[0] for test in tests)))
 
 
 @functools.cache
-def _text_of(file: str) -> str:
-    return (Path(__file__).parent.parent / file).read_text(encoding="utf-8")
+def _names_spark(file: str) -> bool:
+    return "pytest.mark.spark" in (Path(__file__).parent.parent / file).read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
