@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 from airflow_txlog.storage import StoreReference
+from tests.helpers.forks import FORKS
 
 PROCESSES = 8
 
@@ -22,10 +22,9 @@ def _contend(reference: StoreReference, keys: list[str], number: int, barrier: A
 
 def winners(reference: StoreReference, keys: list[str]) -> dict[str, list[int]]:
     """The processes that were each answered "this call made it", by key."""
-    context = multiprocessing.get_context("spawn")
-    barrier, wins = context.Barrier(PROCESSES), context.Queue()
+    barrier, wins = FORKS.Barrier(PROCESSES), FORKS.Queue()
     processes = [
-        context.Process(target=_contend, args=(reference, keys, number, barrier, wins)) for number in range(PROCESSES)
+        FORKS.Process(target=_contend, args=(reference, keys, number, barrier, wins)) for number in range(PROCESSES)
     ]
     for each in processes:
         each.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import pickle
 import random
@@ -20,8 +19,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.errors import OutsideTable, TableNotFound, UnsupportedStore
 from airflow_txlog.storage import Access, LocalStore, local_files
 from tests.helpers.arrow import needs_arrow
-
-SPAWN = multiprocessing.get_context("spawn")
+from tests.helpers.forks import FORKS
 
 
 def race(directory: str, number: int, barrier: Barrier, versions: int) -> None:
@@ -35,8 +33,8 @@ def race(directory: str, number: int, barrier: Barrier, versions: int) -> None:
 
 def test_many_processes_put_one_name_and_one_wins(tmp_path: Path) -> None:
     processes, versions = 4, 50
-    barrier = SPAWN.Barrier(processes)
-    running = [SPAWN.Process(target=race, args=(str(tmp_path), n, barrier, versions)) for n in range(processes)]
+    barrier = FORKS.Barrier(processes)
+    running = [FORKS.Process(target=race, args=(str(tmp_path), n, barrier, versions)) for n in range(processes)]
     for process in running:
         process.start()
     for process in running:
@@ -62,7 +60,7 @@ def commit_for_ever(directory: str) -> None:
 def test_a_killed_writer_leaves_no_partial_file_and_blocks_no_version(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for seed in range(3):
-        process = SPAWN.Process(target=commit_for_ever, args=(str(tmp_path),))
+        process = FORKS.Process(target=commit_for_ever, args=(str(tmp_path),))
         process.start()
         before = len(store.list("_delta_log"))
         while len(store.list("_delta_log")) < before + 2:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +14,8 @@ import pytest
 from airflow_txlog.engine import Table
 from airflow_txlog.engine.log.actions import decode_commit
 from airflow_txlog.engine.log.names import commit_name
-from tests.engine.processes.writer import ROWS
-from tests.helpers.paths import ROOT
+from tests.engine.processes.writer import ROWS, work
+from tests.helpers.forks import FORKS
 
 WRITERS = ["w0", "w1", "w2", "w3"]
 PIECES = 24
@@ -39,31 +38,31 @@ def test_writers_that_are_killed_and_started_again_do_each_piece_once(tmp_path: 
             assert time.monotonic() < until, f"{sorted(running)} do not end"
             time.sleep(0.05 + chance.random() * 0.4)
             for name, process in list(running.items()):
-                if process.poll() is not None:
-                    output = process.communicate()[0]
-                    assert process.returncode == 0, output
+                if process.exitcode is not None:
+                    assert process.exitcode == 0
                     del running[name]
-            # Only one that has begun to write: one that still imports has nothing to lose.
+            # Only one that has begun to write: another has nothing to lose.
             begun = [name for name in running if table.snapshot().application_version(name)]
             if begun and kills < KILLS:
                 name = chance.choice(begun)
                 running[name].kill()
-                running[name].communicate()
+                running[name].join()
                 running[name] = start(table, name)
                 kills += 1
     finally:
         for process in running.values():
             process.kill()
-            process.communicate()
+            process.join()
     # How many depends on how soon a busy machine lets this process look.
     assert kills
     check_log(table)
     check_rows(table)
 
 
-def start(table: Table, name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.engine.processes.writer", table.uri, name, str(PIECES)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(table: Table, name: str) -> ForkServerProcess:
+    process = FORKS.Process(target=work, args=(table.uri, name, PIECES))
+    process.start()
+    return process
 
 
 def check_log(table: Table) -> None:

@@ -1,11 +1,7 @@
-"""A task of its own process: appends or deletes rows, each piece of work once, however often it is killed.
-
-python -m tests.engine.processes.writer TABLE NAME PIECES
-"""
+"""A task of its own process: appends or deletes rows, each piece of work once, however often it is killed."""
 
 from __future__ import annotations
 
-import sys
 import time
 
 import pyarrow as pa
@@ -42,7 +38,3 @@ def _do(table: Table, name: str, piece: int) -> None:
     elif piece % 4 == 1:
         tx.remove(tx.read("writer = :w AND piece = :p", parameters={"w": name, "p": piece - 1}))
     tx.commit("WRITE" if piece % 2 == 0 else "DELETE", record_empty=True)
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
