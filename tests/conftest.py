@@ -287,6 +287,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this pytest process: two cores, UTC, no UI."""
     from pyspark.sql import SparkSession
 
+    # A job that ran in this process has started one whose workers have neither the keys nor the helpers.
+    if (of_a_job := SparkSession.getActiveSession()) is not None:
+        of_a_job.stop()
     session = (
         SparkSession.builder.master("local[2]")
         .appName("airflow_txlog tests")
