@@ -75,7 +75,7 @@ class ByFile(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         """Assign the next scope: the first worker takes those that need Spark first, and the others take them last.
 
-        About half the time is theirs, and a second Spark session would start and warm up for the same.
+        They take about half of the time, and each further Spark session costs its start and its warm-up.
         """
         is_first = node is self.nodes[0]
         wanted = next((scope for scope, tests in self.workqueue.items() if _need_spark(tests) is is_first), None)
@@ -287,7 +287,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this pytest process: two cores, UTC, no UI."""
     from pyspark.sql import SparkSession
 
-    # A job that ran in this process has started one whose workers have neither the keys nor the helpers.
+    # A job in this process may have started a session. Its workers lack the keys for S3 and the helper modules.
     if (of_a_job := SparkSession.getActiveSession()) is not None:
         of_a_job.stop()
     session = (

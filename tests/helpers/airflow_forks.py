@@ -1,9 +1,9 @@
-"""The command `airflow`, each start of which is a fork of one process that has loaded Airflow and made its API.
+"""Run each `airflow` command as a fork of one process that has loaded Airflow and made its API.
 
 Starting Airflow and building the API of its tasks takes eight of the ten seconds of `airflow dags test`. `command` puts
-a program of that name into a folder for PATH. Its first start leaves the process behind, with its environment; the
-others must name the same AIRFLOW_HOME. Tasks in a fork find no connection of the database: what needs one starts
-Airflow itself.
+a program of that name into a folder for PATH. The first command starts that process, with the environment it
+has; later commands must have the same AIRFLOW_HOME. Tasks in a fork cannot read connections from the database: tests
+that need them start Airflow itself.
 """
 
 from __future__ import annotations

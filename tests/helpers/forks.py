@@ -1,11 +1,11 @@
-"""Processes that begin as forks of one which has imported what most of them need, and has no thread and no client."""
+"""Start processes as forks of one that has imported the engine and pytest. It has no thread and opens no store."""
 
 from __future__ import annotations
 
 import multiprocessing
 
 FORKS = multiprocessing.get_context("forkserver")
-# The first module that starts a process decides for all of the run.
+# multiprocessing has one such process: the list of the test that first starts a fork applies to the whole run.
 FORKS.set_forkserver_preload(
     [
         "pytest",

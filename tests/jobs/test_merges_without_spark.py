@@ -346,6 +346,29 @@ def test_decimals_and_bytes_are_keys(tmp_path: Path, held: pa.Array, given: pa.A
     assert (result.metrics["numTargetRowsUpdated"], result.metrics["numTargetRowsInserted"]) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("held", "given"),
+    [(numbers("1.10", "-2.00"), numbers("-2.00", "9.00")), (pa.array([b"a", b"\xff"]), pa.array([b"\xff", b"z"]))],
+    ids=["decimal", "binary"],
+)
+def test_decimals_and_bytes_identify_rows_of_a_merge_of_a_snapshot_and_of_replaced_rows(
+    tmp_path: Path, held: pa.Array, given: pa.Array
+) -> None:
+    source = source_in(tmp_path / "in", pa.table({"k": given, "v": ["new"] * 2}))
+    new, one = [*given], held[0]
+
+    def rows_after(operation: str, **arguments: Any) -> Any:
+        table = make_table(tmp_path / operation, pa.table({"k": held, "v": ["old"] * 2}))
+        committed(run(None, operation, table, source=source, **arguments))
+        return bag(table.to_arrow())
+
+    both = bag(pa.table({"k": pa.array([one, *new], held.type), "v": ["old", "new", "new"]}))
+    assert rows_after("merge", on="t.k = s.k", clauses=[update({"v": "s.v"}), insert("*")]) == both
+    assert rows_after("write", mode="overwrite", replace_using=["k"]) == both
+    all_new = bag(pa.table({"k": pa.array(new, held.type), "v": ["new"] * 2}))
+    assert rows_after("apply_snapshot", keys=["k"], max_deleted_fraction=1.0) == all_new
+
+
 def test_only_files_are_read_whose_decimals_may_be_those_of_the_source(tmp_path: Path) -> None:
     table = make_table(tmp_path / "t", pa.table({"k": numbers("1.10", "2.20"), "v": ["old"] * 2}))
     # Equal to the source's as doubles.
