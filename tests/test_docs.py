@@ -29,6 +29,7 @@ from airflow_txlog.errors import UnsupportedFeature
 from airflow_txlog.get_provider_info import get_provider_info
 from airflow_txlog.hooks.txlog import TxlogHook
 from airflow_txlog.storage import limits
+from tests.helpers import airflow_forks
 from tests.helpers.paths import ROOT
 from tests.helpers.rows import make_table
 from tests.helpers.staged import stage
@@ -111,16 +112,21 @@ def airflow_environment(home: Path, dags: Path) -> dict[str, str]:
     }
 
 
-def run_airflow(home: Path, dags: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "airflow", *arguments],
-        env=airflow_environment(home, dags),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    return done.stdout + done.stderr
+def run_airflow(home: Path, dags: Path, *commands: list[str]) -> list[str]:
+    """Run these commands of an Airflow that is loaded once; return what each prints."""
+    printed = []
+    with airflow_forks.command(home) as programs:
+        for command in commands:
+            done = subprocess.run(
+                [programs / "airflow", *command],
+                env=airflow_environment(home, dags),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+            printed.append(done.stdout + done.stderr)
+    return printed
 
 
 @pytest.mark.airflow
@@ -172,7 +178,7 @@ def test_a_dag_with_a_query_starts_a_spark_of_its_own(tmp_path: Path, airflow_da
     dags.mkdir()
     (dags / "by_query.py").write_text(BY_QUERY.replace("/tmp/lake/users", str(tmp_path / "users")))
     shutil.copy(airflow_database, tmp_path / "airflow.db")
-    run_airflow(tmp_path, dags, "dags", "test", "by_query")
+    run_airflow(tmp_path, dags, ["dags", "test", "by_query"])
     table = Table.open(str(tmp_path / "users"))
     assert table.to_arrow().to_pylist() == [{"user_id": "41", "email": "ann@example.org"}]
 
@@ -196,8 +202,7 @@ def test_the_dags_of_the_readme_and_of_the_hook_run_without_spark(tmp_path: Path
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("raise ImportError(name='pyspark')")
     shutil.copy(airflow_database, tmp_path / "airflow.db")
-    for dag_id in ("gdpr", "count_orders"):
-        run_airflow(tmp_path, dags, "dags", "test", dag_id)
+    run_airflow(tmp_path, dags, ["dags", "test", "gdpr"], ["dags", "test", "count_orders"])
     users, counts = (Table.open(str(tmp_path / name)) for name in ("users", "counts"))
     assert users.to_arrow().to_pylist() == [{"user_id": 41, "email": "ann@example.org"}]
     assert users.history(1)[0]["operation"] == "DELETE"
@@ -226,8 +231,7 @@ def test_the_first_table_is_loaded_from_its_csv_and_read_behind_its_sensor_witho
     shutil.copy(airflow_database, tmp_path / "airflow.db")
     commands = [line.split()[1:] for line in page.splitlines() if line.startswith("airflow dags test ")]
     assert len(commands) == 2
-    for command in commands:
-        printed = run_airflow(tmp_path, dags, *command)
+    printed = run_airflow(tmp_path, dags, *commands)[-1]
     (returned,) = re.findall(r"`sales` returns `(.*)`", page)
     assert returned in printed
     table = Table.open(str(tmp_path / "lake" / "orders"))

@@ -210,7 +210,7 @@ def test_start_here_shows_its_output(tmp_path: Path, airflow_database: Path) -> 
         else:
             script += block["text"].replace("airflow db migrate", f"cp {tmp_path}/home/airflow.db $AIRFLOW_HOME")
     script = re.sub(r"^airflow dags test .*", r"\g<0> >log 2>&1", script, flags=re.MULTILINE)
-    assert normal(run_script(script, tmp_path, airflow_database)) == normal(expected)
+    assert normal(run_script(script, tmp_path, airflow_database, forks=True)) == normal(expected)
 
 
 @pytest.mark.airflow
