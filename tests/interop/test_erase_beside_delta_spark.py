@@ -6,6 +6,7 @@ Skipped where delta-spark's jars are not there.
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ STEPS = {
 AT_LONG_DEPTH = (("delete", "optimize"), ("purge", "update"), ("remove", "subject"), ("cut", "restore"))
 
 
+@pytest.fixture(scope="module")
+def made(delta: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of delta-spark's with a subject's rows, to copy."""
+    place = tmp_path_factory.mktemp("made") / "t"
+    sql = f"delta.`{place}`"
+    rows = [f"('{SUBJECT}', {number}), ('{other}', {number + 10})" for number, other in enumerate(OTHERS)]
+    delta.run(
+        f"CREATE TABLE {sql} (id BIGINT GENERATED ALWAYS AS IDENTITY, email STRING, n BIGINT) USING delta "
+        f"PARTITIONED BY (email) TBLPROPERTIES ({SHAPE})",
+        *(f"INSERT INTO {sql} (email, n) VALUES {each}" for each in rows),
+    )
+    return place
+
+
 @pytest.mark.long("delta-spark runs beside it")
 @pytest.mark.parametrize(
     ("step", "writer"),
@@ -58,16 +73,11 @@ AT_LONG_DEPTH = (("delete", "optimize"), ("purge", "update"), ("remove", "subjec
     ],
 )
 def test_delta_spark_writes_before_a_step(
-    delta: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, writer: str
+    delta: DeltaSpark, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, writer: str
 ) -> None:
     place = tmp_path / "t"
     sql = f"delta.`{place}`"
-    rows = [f"('{SUBJECT}', {number}), ('{other}', {number + 10})" for number, other in enumerate(OTHERS)]
-    delta.run(
-        f"CREATE TABLE {sql} (id BIGINT GENERATED ALWAYS AS IDENTITY, email STRING, n BIGINT) USING delta "
-        f"PARTITIONED BY (email) TBLPROPERTIES ({SHAPE})",
-        *(f"INSERT INTO {sql} (email, n) VALUES {each}" for each in rows),
-    )
+    shutil.copytree(made, place)
     statements, others = WRITERS[writer]
     (steps, name), pending = STEPS[step], [[each.format(table=sql) for each in statements]]
     call = getattr(steps, name)

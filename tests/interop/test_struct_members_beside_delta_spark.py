@@ -7,6 +7,7 @@ Skipped where delta-spark's jars are not there. One child process runs delta-spa
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -97,16 +98,19 @@ PAIRS = list(product(range(MOST), range(MOST)))
 STAR, NAMED, INSERTED = 0, 100, 200
 
 
-def rows(first: int, *, of_source: bool) -> str:
-    """SELECT of a row for each pair of values, one column a shape."""
-    texts = []
-    for number, (held, given) in enumerate(PAIRS, first):
-        columns = [f"CAST({number} AS INT) AS id"]
-        for name, shape in SHAPES.items():
-            kind, values, at = (shape.source, shape.given, given) if of_source else (shape.table, shape.held, held)
-            columns.append(f"from_json('{{\"v\":{values[at % len(values)]}}}', 'v {kind}').v AS {name}")
-        texts.append(f"SELECT {', '.join(columns)}")
-    return " UNION ALL ".join(texts)
+def rows(*firsts: int, of_source: bool) -> str:
+    """SELECT of a row for each pair of values from each of these numbers on, one column a shape."""
+    columns = ["id"]
+    for name, shape in SHAPES.items():
+        columns.append(f"from_json({name}, 'v {shape.source if of_source else shape.table}').v AS {name}")
+    rows_of = []
+    for number, (held, given) in ((first + place, pair) for first in firsts for place, pair in enumerate(PAIRS)):
+        cells = [str(number)]
+        for shape in SHAPES.values():
+            values, at = (shape.given, given) if of_source else (shape.held, held)
+            cells.append(f"'{{\"v\":{values[at % len(values)]}}}'")
+        rows_of.append(f"({', '.join(cells)})")
+    return f"SELECT {', '.join(columns)} FROM VALUES {', '.join(rows_of)} AS texts(id, {', '.join(SHAPES)})"
 
 
 @pytest.mark.long("delta-spark takes seconds for each of its own statements")
@@ -115,10 +119,10 @@ def test_an_evolving_merge_leaves_what_delta_spark_leaves_in_structs_of_every_sh
 ) -> None:
     columns = ", ".join(f"{name} {shape.table}" for name, shape in SHAPES.items())
     ours, theirs = (str(tmp_path / name) for name in ("ours", "theirs"))
-    held = " UNION ALL ".join(rows(first, of_source=False) for first in (STAR, NAMED))
-    for uri in (ours, theirs):
-        delta.run(f"CREATE TABLE delta.`{uri}` (id INT, {columns}) USING delta", f"INSERT INTO delta.`{uri}` {held}")
-    given = " UNION ALL ".join(rows(first, of_source=True) for first in (STAR, NAMED, INSERTED))
+    held = rows(STAR, NAMED, of_source=False)
+    delta.run(f"CREATE TABLE delta.`{ours}` (id INT, {columns}) USING delta", f"INSERT INTO delta.`{ours}` {held}")
+    shutil.copytree(ours, theirs)
+    given = rows(STAR, NAMED, INSERTED, of_source=True)
     named = {name: f"s.{name}" for name in SHAPES}
     delta.run(
         f"MERGE WITH SCHEMA EVOLUTION INTO delta.`{theirs}` t USING ({given}) s ON t.id = s.id "
@@ -149,8 +153,8 @@ def test_an_update_that_would_lose_members_is_refused_by_both_without_schema_evo
 ) -> None:
     shape, uri = SHAPES[name], str(tmp_path / "t")
     delta.run(
-        f"CREATE TABLE delta.`{uri}` (id INT, c {shape.table}) USING delta",
-        f"INSERT INTO delta.`{uri}` SELECT 1, from_json('{{\"v\":{shape.held[0]}}}', 'v {shape.table}').v",
+        f"CREATE TABLE delta.`{uri}` USING delta AS "
+        f"SELECT 1 AS id, from_json('{{\"v\":{shape.held[0]}}}', 'v {shape.table}').v AS c"
     )
     given = f"SELECT 1 AS id, from_json('{{\"v\":{shape.given[0]}}}', 'v {shape.source}').v AS c"
     for assigned, text in (("*", "*"), ({"c": "s.c"}, "c = s.c")):
