@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +81,38 @@ def of_log(place: Path) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def made(delta: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], None]:
+    """Copy one of TABLES to a folder; delta-spark makes each once."""
+    folder = tmp_path_factory.mktemp("made")
+
+    def copy(name: str, path: Path) -> None:
+        if not (folder / name).exists():
+            columns, steps = TABLES[name]
+            table = f"delta.`{folder / name}`"
+            delta.run(
+                f"CREATE TABLE {table} {columns}",
+                *(
+                    f"INSERT INTO {table} (id, day) VALUES ({n}, 'x/y'), ({n + 1}, '{other}')"
+                    for n, other in ((0, "x/y"), (2, "x/y"), (5, "b"))
+                ),
+                *(step.format(table) for step in steps),
+            )
+        shutil.copytree(folder / name, path)
+
+    return copy
+
+
 @pytest.mark.long("half a minute for each table")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "rich" else by_hand("another table")) for name in TABLES]
 )
-def test_a_shallow_clone_is_the_one_that_delta_spark_makes(delta: DeltaSpark, tmp_path: Path, name: str) -> None:
+def test_a_shallow_clone_is_the_one_that_delta_spark_makes(
+    delta: DeltaSpark, made: Callable[[str, Path], None], tmp_path: Path, name: str
+) -> None:
     source, theirs, ours = (tmp_path / each for each in ("a b%c", "theirs", "ours"))
-    made, steps = TABLES[name]
-    delta.run(
-        f"CREATE TABLE delta.`{source}` {made}",
-        *(f"INSERT INTO delta.`{source}` (id, day) VALUES ({n}, 'x/y'), ({n + 1}, 'x/y')" for n in (0, 2, 5)),
-        *(step.format(f"delta.`{source}`") for step in steps),
-        f"CREATE TABLE delta.`{theirs}` SHALLOW CLONE delta.`{source}`",
-    )
+    made(name, source)
+    delta.run(f"CREATE TABLE delta.`{theirs}` SHALLOW CLONE delta.`{source}`")
     committed(run(None, "clone", ours, source={"table": str(source)}, shallow=True))
     wanted, found = of_log(theirs), of_log(ours)
     assert found["protocol"] == wanted["protocol"]
@@ -129,14 +150,11 @@ def test_a_shallow_clone_is_the_one_that_delta_spark_makes(delta: DeltaSpark, tm
 
 
 @pytest.mark.long("a table cloned, read and written by delta-spark")
-def test_delta_spark_reads_a_deep_clone_and_writes_to_it(delta: DeltaSpark, tmp_path: Path) -> None:
+def test_delta_spark_reads_a_deep_clone_and_writes_to_it(
+    delta: DeltaSpark, made: Callable[[str, Path], None], tmp_path: Path
+) -> None:
     source, ours = tmp_path / "s", tmp_path / "t"
-    made, steps = TABLES["rich"]
-    delta.run(
-        f"CREATE TABLE delta.`{source}` {made}",
-        f"INSERT INTO delta.`{source}` (id, day) VALUES (0, 'a'), (1, 'a'), (2, 'b')",
-        *(step.format(f"delta.`{source}`") for step in steps),
-    )
+    made("rich", source)
     committed(run(None, "clone", ours, source={"table": str(source)}))
     was = delta.read(source)["rows"]
     delta.run(f"INSERT INTO delta.`{source}` (id, date) VALUES (7, 'a')")
@@ -144,11 +162,14 @@ def test_delta_spark_reads_a_deep_clone_and_writes_to_it(delta: DeltaSpark, tmp_
     assert delta.read(ours, 0)["rows"] == was
     assert delta.read(ours)["rows"] == delta.read(source)["rows"] == plain_rows(Table.open(ours).to_arrow())
     ids = delta.sql(f"SELECT id, _metadata.row_id AS row_id FROM delta.`{ours}` ORDER BY row_id")
-    assert len({row["row_id"] for row in ids}) == 3
+    assert len({row["row_id"] for row in ids}) == 6
     delta.run(f"UPDATE delta.`{ours}` SET date = 'c' WHERE id = 0", f"VACUUM delta.`{ours}` RETAIN 0 HOURS")
     found = Table.open(ours).to_arrow().to_pylist()
     assert sorted((row["id"], row["date"], row["twice"]) for row in found) == [
         (0, "c", 0),
-        (2, "b", 4),
+        (2, "x/y", 4),
+        (3, "x/y", 6),
+        (5, "x/y", 10),
+        (6, "b", 12),
         (7, "a", 14),
     ]
