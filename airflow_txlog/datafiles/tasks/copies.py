@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,14 +200,21 @@ class ImageTask(CopyTask):
         attempt = SYSTEM_CLOCK.unique_id()
         with writing(self.layout, batches) as (writer, report):
             store = self.bins.store_beside(writer.store)
-            work = self._work(batches, store)
-            written = (each for bin_work in work for each in self._write_bin(*bin_work, attempt, store, writer))
-            with in_advance(written, writer.store) as copies:
+            with in_advance(self._copies(batches, attempt, store, writer), writer.store) as copies:
                 for copy in copies:
                     staged = copy.publish()
                     if staged is not None:
                         yield records([staged])
         yield from report
+
+    def _copies(
+        self, batches: Iterator[pa.RecordBatch], attempt: str, store: Store, writer: PartitionedWriter
+    ) -> Generator[Written]:
+        """Write the images of all bins; yield the copies."""
+        for number, images_of in self._work(batches, store):
+            yield from self._write_bin(number, images_of, attempt, store, writer)
+        # Beside the last copies, which are being published.
+        writer.finish()
 
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, MakeImages]]:
         """Yield the number of each bin, and a callable that makes images of the rows of its files, in order."""
