@@ -420,11 +420,11 @@ def test_a_table_with_a_column_of_a_name_of_the_job_is_refused(tmp_path: Path) -
     assert (error["type"], error["facts"]["columns"]) == ("SchemaMismatch", ["_txlog_address"])
 
 
-_TASKS = [("file:///t", 2, 2), ("/t", 64, 4), ("s3://lake/t", 1, 2), ("s3://lake/t", 2, 3), ("s3://lake/t", 64, 4)]
+_TASKS = [("file:///t", 2, 2), ("/t", 64, 4), ("s3://lake/t", 1, 2), ("s3://lake/t", 2, 2), ("s3://lake/t", 64, 4)]
 
 
 @pytest.mark.parametrize(("root", "cores", "tasks"), _TASKS)
-def test_a_core_has_one_task_and_one_more_works_in_a_store(
+def test_a_core_has_one_task_and_a_store_has_two_at_least(
     monkeypatch: pytest.MonkeyPatch, root: str, cores: int, tasks: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)

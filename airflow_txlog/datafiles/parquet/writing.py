@@ -296,7 +296,7 @@ class PartitionedWriter:
         return [] if self._elsewhere is None else self._elsewhere.finish()
 
     def finish(self) -> list[StagedFile]:
-        """Write the remaining rows and return every staged file, in no order."""
+        """Write the remaining rows and return every staged file, in no order. A second call returns the same."""
         self._split(is_last=True)
         self._close(list(self._writers))
         return self._staged if self._changes is None else [*self._staged, *self._changes.finish()]

@@ -53,11 +53,12 @@ _BYTES_OF_THREAD = 1024 * 1024
 
 
 def threads_for(root: str) -> int:
-    """Return how many bins to process at once: one more than there are cores, if a task may wait for its store.
+    """Return how many bins to process at once: one for each core, and two if a task may wait for its store.
 
-    What a task reads and writes there is fetched and published by other threads. With more tasks they take turns.
+    What a task writes there is published by other threads, and what it reads is mostly fetched before. More tasks would
+    take turns.
     """
-    return min(THREADS, cores() + (scheme_of(root) != LOCAL))
+    return min(THREADS, max(cores(), 1 if scheme_of(root) == LOCAL else 2))
 
 
 class LocalExecutor:
