@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_txlog.datafiles.ahead import has_idle_core
 from airflow_txlog.datafiles.deletion_vectors.positions import occurring
 from airflow_txlog.datafiles.dictionaries import without_unique_columns
 from airflow_txlog.datafiles.moved_rows import count_rows
@@ -32,7 +33,7 @@ from airflow_txlog.storage.base import Output, name_file
 
 # The rows of a file that is encoded in memory take less than these bytes.
 _ENCODED_BYTES = 1024 * 1024
-# The statistics of more rows are computed while these are encoded.
+# The statistics of more rows are computed while these are encoded, on a core that nothing else uses.
 _MANY_ROWS = 16 * 1024
 # Bytes read at once to compute a digest.
 _DIGESTED_BYTES = 8 * 1024 * 1024
@@ -195,7 +196,7 @@ class RowGroupWriter:
         self._pending, self.pending_bytes = [], 0
         if self._writer is None and "use_dictionary" not in self._options:
             self._options["use_dictionary"] = without_unique_columns(table)
-        if table.num_rows <= _MANY_ROWS:
+        if table.num_rows <= _MANY_ROWS or not has_idle_core():
             self._encode_group(table)
             self._statistics.update(table)
         else:
