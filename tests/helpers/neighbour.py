@@ -6,6 +6,7 @@ package: a client of Spark's transport, and of the others as far as their first 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -125,26 +126,23 @@ def _object_in_a_message(port: int) -> bool:
     return CANARY in _exchanged(port, _rpc(b"\x00" + receiver + _java_text()), is_framed=True)
 
 
-def _connect(port: int) -> bool:
-    """Whether Spark Connect looks at a request without a token, or with another."""
+def _connect(port: int, *metadata: tuple[str, str]) -> bool:
+    """Whether Spark Connect looks at a request with this."""
     refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        for metadata in ([], [("authorization", "Bearer guessed")]):
-            try:
-                channel.unary_unary("/spark.connect.SparkConnectService/AnalyzePlan")(
-                    b"", timeout=_ANSWER_S, metadata=metadata
-                )
-            except grpc.RpcError as error:
-                if error.code() not in refusals:  # type: ignore[attr-defined]
-                    return True
-            else:
-                return True
-    return False
+        try:
+            channel.unary_unary("/spark.connect.SparkConnectService/AnalyzePlan")(
+                b"", timeout=_ANSWER_S, metadata=metadata
+            )
+        except grpc.RpcError as error:
+            return error.code() not in refusals  # type: ignore[attr-defined,no-any-return]
+    return True
 
 
-def _attempts(port: int, application: str) -> dict[str, Callable[[], bool]]:
-    return {
-        "broadcast": lambda: any(_block(port, application, number) for number in range(4)),
+def _attempts(port: int, application: str) -> list[tuple[str, Callable[[], bool]]]:
+    """The attempts, each with its name. No answer takes each five seconds, so none waits for another."""
+    named: dict[str, Callable[[], bool]] = {
+        "broadcast": lambda: _block(port, application, 0),
         "object in a block": lambda: _object_in_a_block(port, application),
         "object in a message": lambda: _object_in_a_message(port),
         "page": lambda: b" 200 " in _exchanged(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
@@ -155,6 +153,9 @@ def _attempts(port: int, application: str) -> dict[str, Callable[[], bool]]:
         "no secret": lambda: len(found := _exchanged(port, b"")) > 8 and found[3:9] != _SETTINGS,
         "connect": lambda: _connect(port),
     }
+    parts = [functools.partial(_block, port, application, number) for number in (1, 2, 3)]
+    guessed = functools.partial(_connect, port, ("authorization", "Bearer guessed"))
+    return [*named.items(), *(("broadcast", part) for part in parts), ("connect", guessed)]
 
 
 def _tried(attempt: Callable[[], bool]) -> bool:
@@ -173,8 +174,8 @@ def _main() -> None:
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)
-    cases = [(port, *case) for port in ports for case in _attempts(port, application).items()]
-    with ThreadPoolExecutor(64) as pool:
+    cases = [(port, *case) for port in ports for case in _attempts(port, application)]
+    with ThreadPoolExecutor(len(cases)) as pool:
         served = pool.map(lambda case: _tried(case[2]), cases)
         print(json.dumps([(port, name, is_served) for (port, name, _), is_served in zip(cases, served, strict=True)]))
 
