@@ -87,3 +87,12 @@ def keys_under(uri: str) -> list[str]:
     prefix = uri.removeprefix(f"s3://{BUCKET}/") + "/"
     pages = client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
     return [each["Key"].removeprefix(prefix) for page in pages for each in page.get("Contents", ())]
+
+
+def copy(uri: str) -> str:
+    """The URI of a new folder with the objects of this one, the first of their keys as the oldest."""
+    made = new_folder()
+    for key in keys_under(uri):
+        source, target = (each.removeprefix(f"s3://{BUCKET}/") for each in (uri, made))
+        client().copy_object(Bucket=BUCKET, Key=f"{target}/{key}", CopySource=f"{BUCKET}/{source}/{key}")
+    return made
