@@ -14,8 +14,11 @@ _ARCHIVE = f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable" if SPARK_CLAS
 # A heap that need not grow, and room for the classes: else each start collects garbage eight times over all of it.
 # Room for the compiled code of thousands of queries, too: where 48 MB fill up, a thread of the JVM throws code away.
 _MEMORY = "-XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
+# Pages of 2 MB where Linux gives them to those who ask: a tenth less CPU. Elsewhere Java would warn of the option.
+_ASKED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_PAGES = " -XX:+UseTransparentHugePages" if _ASKED.is_file() and "[madvise]" in _ASKED.read_text() else ""
 
-JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_MEMORY}{_ARCHIVE}"
+JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 {_MEMORY}{_PAGES}{_ARCHIVE}"
 """For the environment, as JDK_JAVA_OPTIONS: every JVM has them, those of child processes too."""
 
 # Small queries, each run once: compiling them, or planning them anew after each of their stages, would cost more than
