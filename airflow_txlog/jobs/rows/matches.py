@@ -1,9 +1,9 @@
 """Matches in the rows of a plan's files: the source row that each row met, and the clause that acts on it.
 
-They stay packed as the tasks sent them, and are unpacked for one file at a time: the driver holds a few bytes of each
-pair. The invariant: these are *all* raw matches, also those on which no clause acts, because they decide about
-ambiguity and inserts. All counts and staged files of an operation are derived from them. Source: soundness,
-section 0, A1.
+They stay packed as the tasks sent them, and are unpacked for one file at a time, unless they are few: the driver holds
+a few bytes of each pair. The invariant: these are *all* raw matches, also those on which no clause acts, because they
+decide about ambiguity and inserts. All counts and staged files of an operation are derived from them. Source:
+soundness, section 0, A1.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def files_outside(files: pa.Table, found: Iterable[int]) -> pa.Table:
 
 # The numbers of source rows that are sorted at once.
 _AT_ONCE = 1_000_000
+# The most pairs that stay unpacked, of 20 bytes each.
+_UNPACKED_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,7 @@ class Matches:
     """The matches in all files of one plan, by its row numbers; a file without any may be missing."""
 
     files: Mapping[int, FileMatches] = field(default_factory=dict)
+    _unpacked: dict[int, pa.Table] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of_clause(cls, number: int, rows: Mapping[int, RowPositions]) -> Matches:
@@ -142,7 +145,7 @@ class Matches:
             if len(alone) == 1 and not found.pairs:
                 [(clauses[index], positions[index])] = alone.items()
                 continue
-            all_met = unpack_pairs(found.pairs)
+            all_met = self._pairs_in(index)
             met = _acting(all_met, numbers)
             if len(alone) == 1 and not met.num_rows:
                 [(clauses[index], positions[index])] = alone.items()
@@ -220,7 +223,16 @@ class Matches:
         """Yield the pairs of each file that has some."""
         for index, found in self.files.items():
             if found.pairs:
-                yield index, unpack_pairs(found.pairs)
+                yield index, self._pairs_in(index)
+
+    def _pairs_in(self, index: int) -> pa.Table:
+        """Return the pairs of a file. Few are kept: they are asked for several times."""
+        pairs = self._unpacked.get(index)
+        if pairs is None:
+            pairs = unpack_pairs(self.files[index].pairs)
+            if pairs.num_rows * len(self.files) <= _UNPACKED_PAIRS:
+                self._unpacked[index] = pairs
+        return pairs
 
 
 def _distinct(numbers: pa.Int64Array) -> pa.Int64Array:
