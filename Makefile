@@ -15,11 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # `.venv/bin` first, so that a child `airflow` or `python` is ours.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-# Three processes on two cores: one of them often waits for Spark. `make test-long` has two, because some of its tests
-# show how fair processes of their own are to each other. Each has up to 2 GB, and as much for a Spark session where its
-# tests need one. tests/conftest.py deals the files out.
+# Three processes on two cores: one of them often waits for Spark. Each has up to 2 GB, and as much for a Spark session
+# where its tests need one. tests/conftest.py deals the files out.
 WORKERS := $(or $(PYTEST_WORKERS),-n 3)
-LONG_WORKERS := $(or $(PYTEST_WORKERS),-n 2)
 
 WITH_JAVA := JAVA_HOME=$$(tools/ensure_java.sh); export JAVA_HOME;
 
@@ -41,7 +39,7 @@ test: venv ## run the suite; ARGS="-k merge" passes arguments to pytest
 	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/with_stores.sh $(PYTHON) -m pytest $(WORKERS) $(ARGS)
 
 test-long: venv ## run far more of what draws from seeds, and what takes long; TXLOG_TEST_ALL=1 runs all of it
-	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/ensure_postgres.sh; tools/ensure_tpchgen.sh; tools/ensure_chromium.sh; tools/ensure_page_checks.sh; $(if $(filter 1,$(TXLOG_TEST_ALL)),tools/ensure_checkers.sh;) TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(LONG_WORKERS) $(ARGS)
+	@$(WITH_JAVA) tools/ensure_delta_spark.sh; tools/ensure_spark_classes.sh; tools/ensure_moto.sh; tools/ensure_postgres.sh; tools/ensure_tpchgen.sh; tools/ensure_chromium.sh; tools/ensure_page_checks.sh; $(if $(filter 1,$(TXLOG_TEST_ALL)),tools/ensure_checkers.sh;) TXLOG_TEST_LONG=1 tools/with_stores.sh $(PYTHON) -m pytest $(WORKERS) $(ARGS)
 
 fuzz: venv ## run jobs on 5,000 damaged tables, some hours; SEEDS="0:500" runs these
 	@$(WITH_JAVA) TXLOG_FUZZ_JOBS=$(or $(SEEDS),0:5000) $(PYTHON) -m pytest -s tests/jobs/fuzz

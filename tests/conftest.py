@@ -20,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.helpers import in_memory, s3
 from tests.helpers.depth import LONG, depth
 from tests.helpers.java import JAVA_OPTIONS, PLAIN_QUERIES
+from tests.helpers.turns import turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen, others = [], []
     for item in items:
         for mark in item.iter_markers():
-            if mark.name in ("slow", "long") and not mark.args:
+            if mark.name in ("slow", "long", "alone") and not mark.args:
                 raise pytest.UsageError(f'{item.nodeid}: give the reason, as in pytest.mark.{mark.name}("why")')
         is_long = item.get_closest_marker("long")
         is_seeded = item.get_closest_marker("seeded") or is_hypothesis_test(getattr(item, "obj", None))
@@ -139,6 +140,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
     items[:] = sorted(chosen, key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test that is marked as `alone` wait for those of the other processes, and these for it."""
+    with turn(is_alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,6 +15,7 @@ SECONDS = depth(25, 25, 60)
 
 @pytest.mark.spark
 @pytest.mark.long("a minute, with nine processes, one with a Spark of its own")
+@pytest.mark.alone("the processes must get equal shares of the cores")
 @pytest.mark.parametrize("store", [pytest.param("file", marks=by_hand("the same on a disk")), "s3"])
 def test_no_commit_is_lost_doubled_or_out_of_order_when_processes_are_killed(store: str) -> None:
     if store == "s3":
