@@ -9,6 +9,7 @@ Source: docs/decisions/put-if-absent.md; Amazon S3 API reference, "Conditional r
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 from base64 import b64encode
@@ -20,19 +21,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import botocore
-from botocore import UNSIGNED
+from botocore import UNSIGNED, exceptions
 from botocore.config import Config
 from botocore.credentials import Credentials, ReadOnlyCredentials
-from botocore.exceptions import (
-    BotoCoreError,
-    FlexibleChecksumError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
-from botocore.exceptions import ConnectionError as NotConnected
 from botocore.handlers import add_expect_header, add_retry_headers
+from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 from botocore.utils import parse_timestamp
@@ -100,15 +93,17 @@ if "request_checksum_calculation" in Config.OPTION_DEFAULTS:
     # Since botocore 1.36 a body over HTTPS is sent in chunks that end with a checksum, which servers that are not
     # Amazon's refuse, or keep with its frames. Every server checks the SHA-256 that is part of a signature.
     _CLIENT["request_checksum_calculation"] = "when_required"
+# Each session would read its own descriptions of services: 70 ms and 15 MB for each client.
+_descriptions = functools.cache(create_loader)
 # What is used of the most frequent answers. The client would look for everything in its description of the service: of
 # an object 45 headers, which takes some 5 % of the CPU time of reading it. By EncodingType it decodes keys.
 _OF_OBJECT = {"Body", "ContentLength", "ContentRange", "ETag"}
 _OF_LISTING = {"CommonPrefixes", "Contents", "EncodingType", "IsTruncated", "NextContinuationToken"}
 _OF_LISTED = {"ETag", "Key", "LastModified", "Size"}
 _NETWORK = (
-    *(HTTPClientError, NotConnected, HTTPError, OSError),
+    *(exceptions.HTTPClientError, exceptions.ConnectionError, HTTPError, OSError),
     # Errors for answers that a proxy has altered; not all of them are a BotoCoreError.
-    *(ResponseParserError, IncompleteReadError, FlexibleChecksumError),
+    *(ResponseParserError, exceptions.IncompleteReadError, exceptions.FlexibleChecksumError),
 )
 # Without the permission to list, Amazon refuses a request for a missing object.
 _TO_READ = "s3:GetObject, and s3:ListBucket where the object is not there"
@@ -168,6 +163,7 @@ def _open(given: dict[str, Any], credentials: KeptCredentials | None) -> Any:
     if given.get("anon"):
         config["signature_version"] = UNSIGNED
     session = Session(profile=given.get("profile")) if credentials is None else _Session(credentials)
+    session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
     # This call resolves the session's credentials.
     client = session.create_client(
@@ -422,14 +418,15 @@ class S3Bucket(RangedBucket):
         code = str(answer.get("Error", {}).get("Code", ""))
         if code == "NoSuchBucket":
             return no_bucket(where, SCHEME)
-        if code in ENDED or isinstance(error, NoCredentialsError | PartialCredentialsError):
+        if code in ENDED or isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
             # Otherwise this process would never look again for a role, a file or a variable that has come or changed.
             self._connection.drop()
             if not code:
                 return no_credentials("S3", method, where)
         if status is None and not isinstance(error, _NETWORK):
             # A profile that is missing, a sign-on that has ended, a name that no bucket can have: nothing was sent.
-            return refusal(None, type(error).__name__, method, where) if isinstance(error, BotoCoreError) else error
+            is_own = isinstance(error, exceptions.BotoCoreError)
+            return refusal(None, type(error).__name__, method, where) if is_own else error
         return answer_error(status, code or ("" if status else type(error).__name__), method, where)
 
     def _right(self, method: str, key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -41,15 +42,21 @@ class Backend(Protocol):
     def drop(self, name: str) -> None: ...
 
 
+@functools.cache
+def _session() -> Any:
+    """A session that reads the description of Glue once."""
+    from botocore.session import get_session
+
+    return get_session()
+
+
 class GlueBackend:
     """moto, through a botocore client that is not the one under test."""
 
     def __init__(self, endpoint: str, root: str = "s3://lake") -> None:
-        from botocore.session import get_session
-
         self.root = root
         self.catalog: GlueCatalog = glue.catalog(endpoint)
-        self._client = get_session().create_client(
+        self._client = _session().create_client(
             "glue",
             region_name=glue.REGION,
             endpoint_url=endpoint,

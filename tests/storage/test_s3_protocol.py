@@ -180,6 +180,15 @@ def test_of_an_object_the_client_reads_only_what_is_used() -> None:
     }
 
 
+def test_clients_share_the_descriptions_of_services_and_none_changes_them() -> None:
+    loader = s3._descriptions(None)
+    clients = [s3._open(OPTIONS, None) for _ in range(2)]
+    assert s3._descriptions(None) is loader
+    assert clients[0].meta.service_model is not clients[1].meta.service_model
+    described = loader.load_service_model("s3", "service-2")["shapes"]["GetObjectOutput"]["members"]
+    assert {"Body", "Metadata", "ContentType"} <= described.keys()
+
+
 class _Gets(BaseHTTPRequestHandler):
     """A server that answers the first requests when eight of them have come, and one of them as a busy server does."""
 
