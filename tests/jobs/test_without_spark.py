@@ -23,6 +23,7 @@ from airflow_txlog.engine import Table
 from airflow_txlog.jobs.executor.local import threads_for
 from airflow_txlog.jobs.run import run_job
 from airflow_txlog.runners.child_process import job_environment
+from airflow_txlog.storage.kept_files import KEPT_BYTES
 from airflow_txlog.storage.limits import LOCAL_FILE_BYTES, REMOTE_FILE_BYTES, SMALL_JOB, USUAL, Limits, weight_of
 from tests.helpers.depth import in_long
 from tests.helpers.jobs import application, committed, error_of, files_on_disk, ids, live_files, rows, run
@@ -420,15 +421,22 @@ def test_a_table_with_a_column_of_a_name_of_the_job_is_refused(tmp_path: Path) -
     assert (error["type"], error["facts"]["columns"]) == ("SchemaMismatch", ["_txlog_address"])
 
 
-_TASKS = [("file:///t", 2, 2), ("/t", 64, 4), ("s3://lake/t", 1, 2), ("s3://lake/t", 2, 2), ("s3://lake/t", 64, 4)]
+_TASKS = [
+    ("file:///t", 2, KEPT_BYTES + 1, 2),
+    ("/t", 64, 0, 4),
+    ("s3://lake/t", 1, KEPT_BYTES, 2),
+    ("s3://lake/t", 2, KEPT_BYTES, 2),
+    ("s3://lake/t", 2, KEPT_BYTES + 1, 3),
+    ("s3://lake/t", 64, 0, 4),
+]
 
 
-@pytest.mark.parametrize(("root", "cores", "tasks"), _TASKS)
-def test_a_core_has_one_task_and_a_store_has_two_at_least(
-    monkeypatch: pytest.MonkeyPatch, root: str, cores: int, tasks: int
+@pytest.mark.parametrize(("root", "cores", "size_bytes", "tasks"), _TASKS)
+def test_a_core_has_one_task_and_one_more_works_in_a_store_that_does_not_keep_the_files(
+    monkeypatch: pytest.MonkeyPatch, root: str, cores: int, size_bytes: int, tasks: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert threads_for(root) == tasks
+    assert threads_for(root, size_bytes) == tasks
 
 
 def test_more_than_the_limit_needs_spark_and_nothing_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,12 +93,14 @@ class AcceptedRules(Protocol):
 class Executor(Protocol):
     """Does the work of one job. Used by one thread."""
 
-    parallelism: int
-    """How many tasks run at once."""
     bytes_allowed: int
     """How many bytes of files a job reads at once in this process."""
     most_sent_rows: int
     """How many rows may travel to the tasks."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once."""
 
     @property
     def spark(self) -> SparkSession:

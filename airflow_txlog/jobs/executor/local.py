@@ -34,6 +34,7 @@ from airflow_txlog.jobs.sql.scope import PLAIN_TYPES
 from airflow_txlog.locations import LOCAL, scheme_of
 from airflow_txlog.process.starting import cores
 from airflow_txlog.storage import Store
+from airflow_txlog.storage.kept_files import KEPT_BYTES
 from airflow_txlog.storage.limits import SMALL_JOB, weight_of
 
 if TYPE_CHECKING:
@@ -52,13 +53,15 @@ THREADS = 4
 _BYTES_OF_THREAD = 1024 * 1024
 
 
-def threads_for(root: str) -> int:
-    """Return how many bins to process at once: one for each core, and two if a task may wait for its store.
+def threads_for(root: str, size_bytes: int) -> int:
+    """Return how many bins to process at once, if so many bytes of data files are to be read.
 
-    What a task writes there is published by other threads, and what it reads is mostly fetched before. More tasks would
-    take turns.
+    One for each core. In a store, where a task may wait, two at least; and one more than there are cores if the store
+    keeps not all of the files in memory, so that they are fetched again. What is written is published by other threads.
     """
-    return min(THREADS, max(cores(), 1 if scheme_of(root) == LOCAL else 2))
+    if scheme_of(root) == LOCAL:
+        return min(THREADS, cores())
+    return min(THREADS, max(2, cores() + (size_bytes > KEPT_BYTES)))
 
 
 class LocalExecutor:
@@ -67,7 +70,7 @@ class LocalExecutor:
     most_sent_rows = sys.maxsize
 
     def __init__(self, spec: JobSpec) -> None:
-        self.parallelism = threads_for(spec.table_uri)
+        self._root = spec.table_uri
         self._is_local = scheme_of(spec.table_uri) == LOCAL
         # Another process could not read rows of this one, so that it does the work whatever the table's size.
         self.bytes_allowed = sys.maxsize if spec.operation.holds_rows else SMALL_JOB.allowed
@@ -75,6 +78,10 @@ class LocalExecutor:
         """The most that was read at once."""
         self._time_zone = spec.time_zone
         self._settings = spec.spark_conf
+
+    @property
+    def parallelism(self) -> int:
+        return threads_for(self._root, self.bytes_planned)
 
     @property
     def spark(self) -> SparkSession:
