@@ -213,7 +213,7 @@ class ImageTask(CopyTask):
         """Write the images of all bins; yield the copies."""
         for number, images_of in self._work(batches, store):
             yield from self._write_bin(number, images_of, attempt, store, writer)
-        # Beside the last copies, which are being published.
+        # The last copies are being published meanwhile.
         writer.finish()
 
     def _work(self, batches: Iterator[pa.RecordBatch], store: Store) -> Iterator[tuple[int, MakeImages]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -194,3 +195,50 @@ def test_a_file_written_in_advance_is_dropped_if_an_earlier_one_cannot_be_publis
     assert isinstance(first, StagedFile)
     assert pq.read_table(tmp_path / first.path)["n"].to_pylist() == ([2] if kind == "copy" else [5, 2])
     assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), first.path}
+
+
+class CopyWaits(LocalStore):
+    """A remote store that publishes a copy, or refuses it, once the small file of the images is there."""
+
+    is_remote = True
+
+    def __init__(self, root: str, *, refuses: bool) -> None:
+        super().__init__(root)
+        self._refuses, self._images_are_there = refuses, threading.Event()
+
+    def put_new(self, path: str, data: pa.Buffer) -> int | None:
+        made_ms = super().put_new(path, data)
+        self._images_are_there.set()
+        return made_ms
+
+    def open_new(self, path: str) -> Output:
+        output = super().open_new(path)
+        publish = output._publish
+
+        def in_turn() -> int | None:
+            assert self._images_are_there.wait(30)
+            if self._refuses:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return publish()
+
+        output._publish = in_turn
+        return output
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_images_are_published_while_the_last_copy_is_and_deleted_if_it_cannot_be(tmp_path: Path, refuses: bool) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "n": [1, 2]}), tmp_path / "0.parquet")
+    store = CopyWaits(str(tmp_path), refuses=refuses)
+    layout = Layout(store=StoreReference.of(store), schema=SCHEMA, partition_columns=(), job_id="job")
+    plan = plan_of_files({"path": "0.parquet", "positions": pack([0]), "is_copied": True, "clause": 0})
+    # Two clauses are never changed in place.
+    values = NewImages(clauses=dict.fromkeys((0, 1), RowValues(values={"n": Values(pa.array([5]))})))
+    task = ImageTask(bins=bins_of(tmp_path, plan), layout=layout, values=values)
+    told = []
+    with pytest.raises(TaskFailed, match="Permission denied") if refuses else contextlib.nullcontext():
+        told += task(iter([pa.record_batch({"id": pa.array([0], pa.int64())})]))
+    staged = [report_of(text) for batch in told for text in batch.column(0).to_pylist()]
+    places = [tmp_path / each.path for each in staged if isinstance(each, StagedFile)]
+    rows = [pq.read_table(place).to_pylist() for place in places]
+    assert rows == ([] if refuses else [[{"id": 2, "n": 2}], [{"id": 1, "n": 5}]])
+    assert {*tmp_path.iterdir()} == {tmp_path / "0.parquet", *places}
