@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,30 +25,23 @@ def ahead(items: Iterator[T], most: int = 1) -> Generator[T]:
         pool.shutdown(cancel_futures=True)
 
 
-class _AtWork:
-    """The tasks that threads of this process run now; a worker of Spark counts none."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.tasks = 0
-        self.cores = 1
-
-
-_at_work = _AtWork()
+# By task: how many cores its process may keep busy. A worker of Spark counts none. Each step on it is atomic, so that a
+# process that is forked meanwhile finds no lock held.
+_at_work: dict[object, int] = {}
 
 
 @contextlib.contextmanager
 def at_work(cores: int) -> Iterator[None]:
-    """Count a task while the block runs. `cores`: how many this process may keep busy."""
-    with _at_work.lock:
-        _at_work.tasks, _at_work.cores = _at_work.tasks + 1, cores
+    """Count a task of this process, which may keep `cores` cores busy, while the block runs."""
+    task = object()
+    _at_work[task] = cores
     try:
         yield
     finally:
-        with _at_work.lock:
-            _at_work.tasks -= 1
+        del _at_work[task]
 
 
 def has_idle_core() -> bool:
-    """Return whether there are more cores than tasks at work, so that a second thread of one takes turns with none."""
-    return _at_work.tasks < _at_work.cores
+    """Return whether this process runs fewer tasks than it has cores, so that a second thread need not take turns."""
+    cores = list(_at_work.values())
+    return len(cores) < max(cores, default=1)
