@@ -54,10 +54,10 @@ _BYTES_OF_THREAD = 1024 * 1024
 
 
 def threads_for(root: str, size_bytes: int) -> int:
-    """Return how many bins to process at once, if so many bytes of data files are to be read.
+    """Return how many bins to process at once, for a job that reads this many bytes of data files.
 
-    One for each core. In a store, where a task may wait, two at least; and one more than there are cores if the store
-    keeps not all of the files in memory, so that they are fetched again. What is written is published by other threads.
+    There is one for each core. In a store there are at least two. There is one more than there are cores if the store
+    cannot keep all of the files in memory, because tasks then wait for files.
     """
     if scheme_of(root) == LOCAL:
         return min(THREADS, cores())
