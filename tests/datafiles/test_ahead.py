@@ -1,4 +1,4 @@
-"""Items that a second thread makes in advance, and when a second thread has a core."""
+"""Items that a second thread makes in advance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_txlog.datafiles.ahead import ahead, at_work, has_idle_core
+from airflow_txlog.datafiles.ahead import ahead
 
 
 def test_reading_ahead_stops_with_its_reader() -> None:
@@ -44,19 +44,3 @@ def test_an_error_is_raised_after_the_items_before_it() -> None:
     assert next(reader) == 1
     with pytest.raises(OSError, match="gone"):
         next(reader)
-
-
-def test_a_core_is_idle_while_fewer_tasks_are_at_work_than_there_are_cores() -> None:
-    assert has_idle_core()
-    with at_work(2):
-        assert has_idle_core()
-        with at_work(2):
-            assert not has_idle_core()
-        assert has_idle_core()
-    assert has_idle_core()
-
-
-def test_a_task_that_fails_leaves_its_core() -> None:
-    with pytest.raises(OSError, match="gone"), at_work(1):
-        raise OSError("gone")
-    assert has_idle_core()

@@ -46,6 +46,8 @@ class FooterLeaves(NamedTuple):
 
 Chunks: TypeAlias = Callable[[int], Sequence[ChunkStatistics]]
 """The statistics of a column's chunks in row groups with rows, by the number of the column."""
+GroupChunks: TypeAlias = Callable[[str], Iterable[ChunkStatistics]]
+"""The statistics of a column without members in a row group that Arrow has just written, by its name."""
 
 
 def chunks_of(parquet: pq.ParquetFile, row_groups: Iterable[int] | None = None) -> Chunks:
@@ -54,6 +56,18 @@ def chunks_of(parquet: pq.ParquetFile, row_groups: Iterable[int] | None = None) 
     groups = [parquet.metadata.row_group(number) for number in numbers]
     groups = [group for group in groups if group.num_rows]
     return lambda number: [_of_chunk(group.column(number)) for group in groups]
+
+
+def chunks_by_group(footer: pq.FileMetaData) -> list[GroupChunks]:
+    """Return the statistics of the row groups of a file that Arrow has just written, by its footer."""
+    columns = map(footer.schema.column, range(footer.num_columns))
+    # Names may hold dots; but the path of a member is longer than its name.
+    numbers = {column.name: number for number, column in enumerate(columns) if column.name == column.path}
+
+    def of(group: pq.RowGroupMetaData) -> GroupChunks:
+        return lambda name: [_of_chunk(group.column(numbers[name]))]
+
+    return [of(footer.row_group(number)) for number in range(footer.num_row_groups)]
 
 
 def _of_chunk(chunk: pq.ColumnChunkMetaData) -> ChunkStatistics:

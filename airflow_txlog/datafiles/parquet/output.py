@@ -12,18 +12,17 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_txlog.datafiles.ahead import has_idle_core
 from airflow_txlog.datafiles.deletion_vectors.positions import occurring
 from airflow_txlog.datafiles.dictionaries import without_unique_columns
 from airflow_txlog.datafiles.moved_rows import count_rows
 from airflow_txlog.datafiles.parquet.conversion import hides_nulls, without_hidden_nulls
+from airflow_txlog.datafiles.parquet.footer_statistics import GroupChunks, chunks_by_group
 from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.datafiles.partitioning import encode_add_path
 from airflow_txlog.datafiles.staged_files import StagedFile
@@ -33,8 +32,6 @@ from airflow_txlog.storage.base import Output, name_file
 
 # The rows of a file that is encoded in memory take less than these bytes.
 _ENCODED_BYTES = 1024 * 1024
-# The statistics of more rows are computed while these are encoded, on a core that nothing else uses.
-_MANY_ROWS = 16 * 1024
 # Bytes read at once to compute a digest.
 _DIGESTED_BYTES = 8 * 1024 * 1024
 
@@ -168,6 +165,11 @@ class RowGroupWriter:
         return self._statistics.of_parts(parts)
 
     @property
+    def _is_encrypted(self) -> bool:
+        # Then the statistics in the footer are encrypted too.
+        return "encryption_properties" in self._options
+
+    @property
     def is_open(self) -> bool:
         """Whether a file handle is open."""
         return self._writer is not None
@@ -196,15 +198,8 @@ class RowGroupWriter:
         self._pending, self.pending_bytes = [], 0
         if self._writer is None and "use_dictionary" not in self._options:
             self._options["use_dictionary"] = without_unique_columns(table)
-        if table.num_rows <= _MANY_ROWS or not has_idle_core():
-            self._encode_group(table)
-            self._statistics.update(table)
-        else:
-            # Arrow does both without the interpreter.
-            with ThreadPoolExecutor(1, thread_name_prefix="txlog-statistics") as beside:
-                counting = beside.submit(self._statistics.update, table)
-                self._encode_group(table)
-                counting.result()
+        self._encode_group(table)
+        self._statistics.update(table, is_group=not self._is_encrypted)
         if self._keeps is not None:
             self._keeps.add(self.path, table)
         self._num_records += table.num_rows
@@ -329,8 +324,14 @@ class RowGroupWriter:
         if self._key_values:
             writer.add_key_value_metadata(self._key_values)
         writer.close()
+        if not self._is_encrypted:
+            self._statistics.add_bounds(self._group_chunks(writer.writer.metadata))
         if self._keeps is not None:
             self._keeps.end(self.path, writer.writer.metadata)
+
+    def _group_chunks(self, written: pq.FileMetaData) -> list[GroupChunks]:
+        """Return the statistics of the row groups that are encoded here. Arrow has ended with the footer `written`."""
+        return chunks_by_group(written)
 
     def abandon(self) -> None:
         """Drop the file, begun or finished, if its record was not handed on."""

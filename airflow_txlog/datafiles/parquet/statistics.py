@@ -1,16 +1,16 @@
 """The statistics of a data file that we write: `add.stats`, as JSON.
 
-They are computed from the values while the file is written. Those of a file that another engine wrote are taken from
-its footer, which leaves out NaN: then a float has no maximum. The invariant: a bound written here holds for every value
-of the column in Spark's order (NaN above all numbers, -0.0 = 0.0), also for a reader that takes it literally; a bound
-that JSON cannot express is left out.
+They are computed from the values while the file is written, but for texts, which Arrow compares at that time anyway.
+Those of a file that another engine wrote are taken from its footer, which leaves out NaN: then a float has no maximum.
+The invariant: a bound written here holds for every value of the column in Spark's order (NaN above all numbers, -0.0 =
+0.0), also for a reader that takes it literally; a bound that JSON cannot express is left out.
 Source: protocol, "Per-file Statistics"; soundness, A6.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from airflow_txlog.datafiles.bounds import Texts, Ways, json_string, ways_of
 from airflow_txlog.datafiles.parquet.conversion import FILE, ColumnMismatch, convert_array
 from airflow_txlog.datafiles.parquet.footer_forms import ChunkStatistics
-from airflow_txlog.datafiles.parquet.footer_statistics import Chunks, ColumnPath, FooterLeaves, Leaf
+from airflow_txlog.datafiles.parquet.footer_statistics import Chunks, ColumnPath, FooterLeaves, GroupChunks, Leaf
 from airflow_txlog.datafiles.parquet.physical import FileFields, is_variant, physical_name
 
 INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
@@ -28,6 +28,10 @@ INDEXED_COLUMNS_DEFAULT = 32  # protocol: delta.dataSkippingNumIndexedCols
 _Places: TypeAlias = dict[str, tuple[pa.Field, int | None]]
 
 _PARTS_AT_ONCE = 512
+# To look at the footer takes as long as to compare the texts of fewer rows.
+_FEWEST_ROWS = 4 * 1024
+# Arrow's footers have no longer bound.
+_LONGEST_BOUND_BYTES = 4 * 1024
 
 
 class StatisticsCollector:
@@ -59,12 +63,15 @@ class StatisticsCollector:
         self._num_records = 0
         self._added_apart: frozenset[str] = frozenset()
         self._held = _Held()
+        self._left: list[dict[str, str]] = []
+        """By row group, the columns whose bounds only the footer has, with their names there."""
 
     def empty(self) -> StatisticsCollector:
         """Return a collector for another file of the same columns. Call it before the first row."""
         found = object.__new__(type(self))
         # `copy.copy` takes a tenth of the time of a tiny file.
         found.__dict__.update(self.__dict__)
+        found._left = []
         found._columns = {name: [column.empty() for column in columns] for name, columns in self._columns.items()}
         return found
 
@@ -118,23 +125,53 @@ class StatisticsCollector:
                 unproven.append(name)
         return unproven
 
-    def update(self, rows: pa.Table | pa.RecordBatch) -> None:
+    def update(self, rows: pa.Table | pa.RecordBatch, *, is_group: bool = False) -> None:
         """Add rows of the file, with each of the schema's columns in some form, less those of `add_kept`.
 
-        A row has each value of a dictionary (`output.without_spare_values`).
+        A row has each value of a dictionary (`output.without_spare_values`). `is_group`: the rows become the next row
+        group that Arrow writes, and `add_bounds` gets its statistics. Arrow compares texts for these, so here they are
+        only counted.
         """
         self._num_records += rows.num_rows
-        self.add_values(rows, self._columns.keys() - self._added_apart)
+        left = self._compared_by_arrow(rows) if is_group else {}
+        if is_group:
+            self._left.append(left)
+        self._add(rows, self._columns.keys() - self._added_apart, left)
 
     def add_values(self, rows: pa.Table | pa.RecordBatch, names: Collection[str]) -> None:
         """Add these columns of rows that are counted elsewhere."""
+        self._add(rows, names, ())
+
+    def _add(self, rows: pa.Table | pa.RecordBatch, names: Collection[str], left: Collection[str]) -> None:
         for name, values, nulls in self._values(rows, [name for name in names if name in self._columns]):
             if values is None:
                 del self._columns[name]
                 continue
             for column in self._columns[name]:
-                column.update(values)
+                column.update(values, is_compared=name not in left)
                 column.add_nulls(nulls)
+
+    def _compared_by_arrow(self, rows: pa.Table | pa.RecordBatch) -> dict[str, str]:
+        """Return the columns of texts that all have bounds in a footer, with their names there."""
+        if rows.num_rows < _FEWEST_ROWS:
+            return {}
+        places = self._held.places(rows.schema, self._schema, self._columns)
+        found = {}
+        for name in self._columns.keys() - self._added_apart:
+            field, place = places[name]
+            assert place is not None
+            if pa.types.is_string(field.type) and pa.types.is_string(rows.field(place).type):
+                longest = pc.max(pc.binary_length(rows.column(place))).as_py()
+                if longest is not None and longest <= _LONGEST_BOUND_BYTES:
+                    found[name] = rows.field(place).name
+        return found
+
+    def add_bounds(self, groups: Sequence[GroupChunks]) -> None:
+        """Add what `update` left to the footer; `groups` are all row groups. Call it once, after all rows."""
+        for left, chunks in zip(self._left, groups, strict=True):
+            for name, in_file in left.items():
+                for column in self._columns.get(name, ()):
+                    column.add_bounds(chunks(in_file), bytes)
 
     def of_parts(self, parts: Sequence[pa.Table]) -> Iterator[StatisticsCollector]:
         """Yield a collector for each of many small files, which has the values of its part; `update` counts the rows.
@@ -246,11 +283,11 @@ class _Column:
         """Return the same column before its first value."""
         return _Column(self.path, self.keys, self.names, self._ways)
 
-    def update(self, values: pa.ChunkedArray | pa.Array) -> None:
-        """Count and compare the leaf's values among those of its top-level column."""
+    def update(self, values: pa.ChunkedArray | pa.Array, *, is_compared: bool = True) -> None:
+        """Count the leaf's values among those of its top-level column, and compare them if `is_compared`."""
         values = self._leaf(values)
         self.add_nulls(values.null_count)
-        if self._comparable is None or values.null_count == len(values):
+        if not is_compared or self._comparable is None or values.null_count == len(values):
             return
         values = self._comparable(values)
         if pa.types.is_floating(values.type):
@@ -261,8 +298,11 @@ class _Column:
         # Not `pc.min_max`, whose options take longer than the bounds of a few values.
         found = pc.call_function("min_max", [values]).as_py()
         if found["min"] is not None:
-            self._lower = found["min"] if self._lower is None else min(self._lower, found["min"])
-            self._upper = found["max"] if self._upper is None else max(self._upper, found["max"])
+            self._widen(found["min"], found["max"])
+
+    def _widen(self, lower: Any, upper: Any) -> None:
+        self._lower = lower if self._lower is None else min(self._lower, lower)
+        self._upper = upper if self._upper is None else max(self._upper, upper)
 
     def update_parts(self, values: pa.Array, ends: Sequence[int], parts: Sequence[_Column]) -> None:
         """Count and compare the values of the same column of several files, each of which has those before its end."""
@@ -298,20 +338,21 @@ class _Column:
                 self.null_count = None
             else:
                 self.add_nulls(chunk.null_count)
-        if self._comparable is None or leaf.plain is None:
-            return
+        if leaf.plain is not None:
+            self.add_bounds(chunks, leaf.plain)
+            self._has_nan = leaf.may_have_nan
+
+    def add_bounds(self, chunks: Iterable[ChunkStatistics], plain: Callable[[Any], Any]) -> None:
+        """Compare values that are counted elsewhere by the statistics of their column chunks; for `plain` see Leaf."""
         for chunk in chunks:
-            if chunk.null_count == chunk.num_values:
+            if self._comparable is None or chunk.null_count == chunk.num_values:
                 continue
             least, most = chunk.bounds or (None, None)
             if chunk.bounds is None or least != least or most != most:
-                # One chunk without bounds: none hold for the file.
-                self._lower = self._upper = None
-                return
-            lower, upper = leaf.plain(least), leaf.plain(most)
-            self._lower = lower if self._lower is None else min(self._lower, lower)
-            self._upper = upper if self._upper is None else max(self._upper, upper)
-        self._has_nan = leaf.may_have_nan
+                # One chunk without bounds: none hold for the file, whatever follows.
+                self._comparable = self._lower = self._upper = None
+            else:
+                self._widen(plain(least), plain(most))
 
     def is_proven(self, leaf: Leaf, chunks: Sequence[ChunkStatistics]) -> bool:
         """Return whether the statistics of the column chunks have all that the values would give."""

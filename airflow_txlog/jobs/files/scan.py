@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_txlog.datafiles.ahead import at_work
 from airflow_txlog.datafiles.deletion_vectors.positions import unpack
 from airflow_txlog.datafiles.deletion_vectors.rows import RowPositions
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
@@ -42,7 +41,6 @@ from airflow_txlog.jobs.context import JobContext
 from airflow_txlog.jobs.spark.errors import of_worker
 from airflow_txlog.locations import readable
 from airflow_txlog.process import progress
-from airflow_txlog.process.starting import cores
 from airflow_txlog.sql.expression import Expression
 from airflow_txlog.storage import Store, StoreReference
 from airflow_txlog.storage.limits import weight_of
@@ -403,13 +401,12 @@ def run_here(
         nonlocal held_bytes
         step, batch = each
         found = []
-        with at_work(cores()):
-            for rows in step(iter([batch])):
-                found.append(rows)
-                with lock:
-                    held_bytes += rows.nbytes
-                    if most_bytes is not None and held_bytes > most_bytes:
-                        raise TooManyRows
+        for rows in step(iter([batch])):
+            found.append(rows)
+            with lock:
+                held_bytes += rows.nbytes
+                if most_bytes is not None and held_bytes > most_bytes:
+                    raise TooManyRows
         progress.done(*_amount_of(each))
         return found
 

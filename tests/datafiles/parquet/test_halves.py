@@ -15,7 +15,7 @@ import pytest
 from airflow_txlog.datafiles.parquet import halves
 from airflow_txlog.datafiles.parquet.halves import FEWEST_ROWS, HalvesWriter
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
-from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
+from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector, file_statistics
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.storage import LocalStore, StoreReference
 
@@ -59,6 +59,7 @@ def written(
     assert staged is not None
     data = (folder / staged.path).read_bytes()
     assert (staged.size_bytes, staged.num_records) == (len(data), sum(group.num_rows for group in groups))
+    assert staged.stats == file_statistics(pa.concat_tables(groups))
     return data
 
 

@@ -18,13 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_txlog.datafiles.ahead import at_work
 from airflow_txlog.datafiles.deletion_vectors.positions import PAIRS, pack, pack_pairs
 from airflow_txlog.datafiles.failures import TaskFailed, error_in
 from airflow_txlog.datafiles.parquet import writing
 from airflow_txlog.datafiles.parquet.output import RowGroupWriter
 from airflow_txlog.datafiles.parquet.physical import ParquetFormat
-from airflow_txlog.datafiles.parquet.statistics import StatisticsCollector
 from airflow_txlog.datafiles.parquet.writing import Layout, PartitionedWriter
 from airflow_txlog.datafiles.staged_files import StagedFile
 from airflow_txlog.datafiles.tasks.copies import CopyTask
@@ -68,26 +66,6 @@ def rows_of(target: Layout, staged: list[StagedFile]) -> list[dict[str, Any]]:
 
 def files_under(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def test_statistics_are_computed_beside_the_encoding_only_if_a_core_is_idle_and_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    rows = pa.record_batch({"id": range(20_000), "name": [f"n{n % 700}" for n in range(20_000)]}, schema)
-    threads, update = [], StatisticsCollector.update
-
-    def watched(collector: StatisticsCollector, table: pa.Table) -> None:
-        threads.append(threading.current_thread() is threading.main_thread())
-        update(collector, table)
-
-    monkeypatch.setattr(StatisticsCollector, "update", watched)
-    (beside,) = write(layout(tmp_path, schema, ()), rows)
-    with at_work(1):
-        (alone,) = write(layout(tmp_path, schema, ()), rows)
-    assert threads == [False, True]
-    assert beside.stats == alone.stats
-    assert beside.size_bytes == alone.size_bytes
 
 
 # --- codecs ---------------------------------------------------------------------------------------------------------
