@@ -30,7 +30,6 @@ from airflow_txlog.engine.log.actions import DeletionVector
 from airflow_txlog.engine.table.schema.column_mapping import partition_keys
 from airflow_txlog.engine.table.snapshot.files import live_row_counts, record_count
 from airflow_txlog.errors import TxlogError
-from airflow_txlog.process.arrow_memory import spare_memory
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 def run(name: str, args: Namespace) -> None:
     """Run a command by its name and end the process with its exit code if it failed."""
     printing.logs_to_stderr()
-    spare_memory()
     with printing.closed_pipe_ends_quietly():
         _run(name, args)
 

@@ -311,6 +311,10 @@ def _run(name: str) -> Callable[..., None]:
 
 
 def _lazily(name: str, args: Namespace) -> None:
+    from airflow_txlog.process.arrow_memory import spare_memory
+
+    spare_memory()
+    # It imports Arrow.
     from airflow_txlog.cli.commands import run
 
     run(name, args)

@@ -10,8 +10,9 @@ import os
 import sys
 from typing import Any
 
-# Read once, when numpy is imported.
+# Read once, when numpy and pyarrow are imported.
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+MEMORY_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class _NoPandas:
@@ -23,24 +24,28 @@ class _NoPandas:
 
 
 def spare_memory() -> None:
-    """Make Arrow use less memory and time. Call it before anything is read.
+    """Make Arrow use less memory and time. Call it before anything imports Arrow.
 
     pyarrow imports an installed pandas with the first array that it makes of a list: a third of a second and 40 MB, for
     nothing. It looks for pandas once; later uses find it. It also imports numpy, whose OpenBLAS starts a thread for
     each core; they wait busily for a tenth of a second, and a job has no work for them. jemalloc keeps less freed
-    memory than Arrow's own choice: a checkpoint of a million files takes 100 MB less. The user's
-    ARROW_DEFAULT_MEMORY_POOL has precedence.
+    memory than Arrow's own choice: a checkpoint of a million files takes 100 MB less, and a MERGE on S3 takes 4 % less
+    time. The user's ARROW_DEFAULT_MEMORY_POOL has precedence. A build without jemalloc says so on standard error.
     """
-    before = os.environ.get(BLAS_THREADS)
-    os.environ[BLAS_THREADS] = "1"
+    is_chosen = bool(os.environ.get(MEMORY_POOL))
+    wanted = {BLAS_THREADS: "1", **({} if is_chosen else {MEMORY_POOL: "jemalloc"})}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         import pyarrow as pa  # noqa: PLC0415 - where nothing is to be run, nothing is imported
     finally:
-        if before is None:
-            del os.environ[BLAS_THREADS]
-        else:
-            os.environ[BLAS_THREADS] = before
-    if not os.environ.get("ARROW_DEFAULT_MEMORY_POOL"):
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    if not is_chosen:
+        # In case it was imported before: then a part of its memory comes from elsewhere.
         with contextlib.suppress(NotImplementedError):  # a build without it
             pa.set_memory_pool(pa.jemalloc_memory_pool())
     blocked: Any = _NoPandas()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_txlog.contract.operations.records import looks_plain
-from tests.benchmarks.__main__ import LOG_CASES
+from tests.benchmarks.command import LOG_CASES
 from tests.benchmarks.heavy_cases import EVERY_ROW
 from tests.benchmarks.places import NO_SERVER, has_server
 from tests.benchmarks.statement_cases import equal_sides

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FORK = """
 import json, os, sys
 from airflow_txlog.process.private_folder import temporary_folder
@@ -56,6 +58,24 @@ def found_in_a_process(code: str, **environment: str) -> dict[str, Any]:
 def test_arrow_takes_less_memory_and_what_wants_pandas_gets_it() -> None:
     found = found_in_a_process('found["rows"] = len(pa.table({"a": [1, 2]}).to_pandas())')
     assert found == {"pandas": False, "pool": "jemalloc", "rows": 2}
+
+
+def test_all_of_arrows_memory_is_jemallocs() -> None:
+    code = """
+import pyarrow.compute as pc, pyarrow.parquet as pq
+rows = pa.table({"a": range(100_000), "b": [f"text {n}" for n in range(100_000)]})
+sink = pa.BufferOutputStream()
+pq.write_table(rows.filter(pc.greater(rows["a"], 10)), sink)
+read = pq.read_table(pa.BufferReader(sink.getvalue()))
+found = {name: getattr(pa, f"{name}_memory_pool")().max_memory() > 0 for name in ("jemalloc", "mimalloc", "system")}
+"""
+    assert found_in_a_process(code) == {"jemalloc": True, "mimalloc": False, "system": False}
+
+
+@pytest.mark.parametrize("module", ["jobs.__main__", "jobs.submitted_main", "cli.definition"])
+def test_a_process_of_ours_imports_arrow_after_it_is_told_where_to_take_memory(module: str) -> None:
+    code = f"import sys, airflow_txlog.{module}; sys.exit('pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_choice_of_the_users_stands() -> None:

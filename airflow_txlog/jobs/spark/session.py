@@ -33,7 +33,7 @@ from airflow_txlog.jobs.spark.launch import (
     jars_in_place,
     start_jvm,
 )
-from airflow_txlog.process.arrow_memory import BLAS_THREADS
+from airflow_txlog.process.arrow_memory import BLAS_THREADS, MEMORY_POOL
 from airflow_txlog.process.private_folder import temporary_folder
 from airflow_txlog.storage.local_files import stat_linked
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _JVM = "spark.driver.extraJavaOptions"
 _JVM_DEFAULTS = "spark.driver.defaultJavaOptions"
 _OF_WORKERS = "spark.executorEnv."
-_WORKERS_POOL = f"{_OF_WORKERS}ARROW_DEFAULT_MEMORY_POOL"
+_WORKERS_POOL = f"{_OF_WORKERS}{MEMORY_POOL}"
 
 _OF_SIZE = frozenset((QUICK, "spark.master", "spark.driver.memory"))
 
@@ -263,7 +263,7 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
     defaults[f"{_OF_WORKERS}{BLAS_THREADS}"] = os.environ.get(BLAS_THREADS) or "1"
     if "jemalloc" in pa.supported_memory_backends():
         # As in a job's own process: it asks the kernel less often for pages, which the kernel clears.
-        defaults[_WORKERS_POOL] = os.environ.get("ARROW_DEFAULT_MEMORY_POOL") or "jemalloc"
+        defaults[_WORKERS_POOL] = os.environ.get(MEMORY_POOL) or "jemalloc"
     settings = {**defaults, **conf, **closed_settings(folder)}
     _start_jvm(settings)
     from pyspark import SparkContext  # noqa: PLC0415
