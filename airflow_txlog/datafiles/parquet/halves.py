@@ -48,7 +48,7 @@ class HalvesWriter(JoiningWriter):
         super().__init__(*of_file, **options)
         self._groups: list[Fields] | None = None
         self._parts: list[_Parts] = []
-        """By tables that were encoded."""
+        """For each table that was encoded so."""
 
     def _encode_group(self, table: pa.Table) -> None:
         if self._writer is None:

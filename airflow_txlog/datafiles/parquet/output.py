@@ -165,11 +165,6 @@ class RowGroupWriter:
         return self._statistics.of_parts(parts)
 
     @property
-    def _is_encrypted(self) -> bool:
-        # Then the statistics in the footer are encrypted too.
-        return "encryption_properties" in self._options
-
-    @property
     def is_open(self) -> bool:
         """Whether a file handle is open."""
         return self._writer is not None
@@ -199,7 +194,8 @@ class RowGroupWriter:
         if self._writer is None and "use_dictionary" not in self._options:
             self._options["use_dictionary"] = without_unique_columns(table)
         self._encode_group(table)
-        self._statistics.update(table, is_group=not self._is_encrypted)
+        # The statistics in the footer of an encrypted file are encrypted too.
+        self._statistics.update(table, is_group="encryption_properties" not in self._options)
         if self._keeps is not None:
             self._keeps.add(self.path, table)
         self._num_records += table.num_rows
@@ -324,7 +320,7 @@ class RowGroupWriter:
         if self._key_values:
             writer.add_key_value_metadata(self._key_values)
         writer.close()
-        if not self._is_encrypted:
+        if self._statistics.lacks_bounds:
             self._statistics.add_bounds(self._group_chunks(writer.writer.metadata))
         if self._keeps is not None:
             self._keeps.end(self.path, writer.writer.metadata)

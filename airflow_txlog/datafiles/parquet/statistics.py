@@ -166,6 +166,11 @@ class StatisticsCollector:
                     found[name] = rows.field(place).name
         return found
 
+    @property
+    def lacks_bounds(self) -> bool:
+        """Whether `update` left bounds to the footer."""
+        return any(self._left)
+
     def add_bounds(self, groups: Sequence[GroupChunks]) -> None:
         """Add what `update` left to the footer; `groups` are all row groups. Call it once, after all rows."""
         for left, chunks in zip(self._left, groups, strict=True):
