@@ -125,6 +125,19 @@ def test_the_definition_of_the_commands_imports_nothing_heavy() -> None:
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
+def test_a_command_takes_all_of_arrows_memory_from_one_allocator(folder: Path, airflow_home: Path) -> None:
+    script = (
+        "import sys; from airflow.cli.cli_parser import get_parser; "
+        "args = get_parser().parse_args(['txlog', 'files', sys.argv[1], '--json']); args.func(args); "
+        "import pyarrow as pa; "
+        "print(pa.jemalloc_memory_pool().max_memory() > 0, pa.mimalloc_memory_pool().max_memory())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    command = [sys.executable, "-c", script, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert done.stdout.strip().splitlines()[-1] == "True 0"
+
+
 def test_a_connection_of_the_database_is_found(folder: Path, airflow_home: Path, txlog: Any) -> None:
     from airflow.models import Connection
     from airflow.utils.session import create_session
