@@ -30,7 +30,7 @@ def spare_memory() -> None:
     nothing. It looks for pandas once; later uses find it. It also imports numpy, whose OpenBLAS starts a thread for
     each core; they wait busily for a tenth of a second, and a job has no work for them. jemalloc keeps less freed
     memory than Arrow's own choice: a checkpoint of a million files takes 100 MB less, and a MERGE on S3 takes 4 % less
-    time. The user's ARROW_DEFAULT_MEMORY_POOL has precedence. A build without jemalloc says so on standard error.
+    time. The user's ARROW_DEFAULT_MEMORY_POOL has precedence. If a build lacks jemalloc, Arrow prints a warning.
     """
     is_chosen = bool(os.environ.get(MEMORY_POOL))
     wanted = {BLAS_THREADS: "1", **({} if is_chosen else {MEMORY_POOL: "jemalloc"})}

@@ -48,7 +48,7 @@ class HalvesWriter(JoiningWriter):
         super().__init__(*of_file, **options)
         self._groups: list[Fields] | None = None
         self._parts: list[_Parts] = []
-        """For each table that was encoded so."""
+        """The parts of each table that was encoded in two threads."""
 
     def _encode_group(self, table: pa.Table) -> None:
         if self._writer is None:

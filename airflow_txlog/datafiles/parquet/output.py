@@ -326,7 +326,7 @@ class RowGroupWriter:
             self._keeps.end(self.path, writer.writer.metadata)
 
     def _group_chunks(self, written: pq.FileMetaData) -> list[GroupChunks]:
-        """Return the statistics of the row groups that are encoded here. Arrow has ended with the footer `written`."""
+        """Return the statistics of the row groups that this writer encodes; `written` is the footer of Arrow's file."""
         return chunks_by_group(written)
 
     def abandon(self) -> None:

@@ -1,7 +1,8 @@
 """The statistics of a data file that we write: `add.stats`, as JSON.
 
-They are computed from the values while the file is written, but for texts, which Arrow compares at that time anyway.
-Those of a file that another engine wrote are taken from its footer, which leaves out NaN: then a float has no maximum.
+The writer of the file computes them from the values. It takes the bounds of texts from the footer, because Arrow
+compares texts anyway. Those of a file that another engine wrote are taken from its footer, which leaves out NaN: then a
+float has no maximum.
 The invariant: a bound written here holds for every value of the column in Spark's order (NaN above all numbers, -0.0 =
 0.0), also for a reader that takes it literally; a bound that JSON cannot express is left out.
 Source: protocol, "Per-file Statistics"; soundness, A6.
@@ -152,7 +153,7 @@ class StatisticsCollector:
                 column.add_nulls(nulls)
 
     def _compared_by_arrow(self, rows: pa.Table | pa.RecordBatch) -> dict[str, str]:
-        """Return the columns of texts that all have bounds in a footer, with their names there."""
+        """Return the text columns whose bounds Arrow will write to the footer, with their names in the file."""
         if rows.num_rows < _FEWEST_ROWS:
             return {}
         places = self._held.places(rows.schema, self._schema, self._columns)
@@ -168,11 +169,15 @@ class StatisticsCollector:
 
     @property
     def lacks_bounds(self) -> bool:
-        """Whether `update` left bounds to the footer."""
+        """Whether some bounds are only in the footer, so that `add_bounds` must be called."""
         return any(self._left)
 
     def add_bounds(self, groups: Sequence[GroupChunks]) -> None:
-        """Add what `update` left to the footer; `groups` are all row groups. Call it once, after all rows."""
+        """Add the bounds that only the footer has. Call it once, after all rows.
+
+        `groups` are all row groups that Arrow has written. Raises ValueError for another number of row groups than
+        `update` has counted: a bound could belong to other rows.
+        """
         for left, chunks in zip(self._left, groups, strict=True):
             for name, in_file in left.items():
                 for column in self._columns.get(name, ()):
